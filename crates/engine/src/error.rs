@@ -1,0 +1,122 @@
+//! What can go wrong between a request and its tokens.
+
+use glim_model::EmitError;
+use glim_plan::{BackendError, CheckError, InputError, PlanError};
+use thiserror::Error;
+
+/// Why the engine refused or failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The backend failed, or the plan or inputs it was given are wrong.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A plan broke a rule.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// A plan could not be made.
+    #[error(transparent)]
+    Emit(#[from] EmitError),
+    /// A plan was misused.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Inputs did not fit a plan.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// Two plans want one weight in different groups.
+    #[error(transparent)]
+    Groups(#[from] glim_plan::groups::GroupError),
+    /// The request cannot fit.
+    #[error(
+        "the request needs {needed} tokens of context, but the engine was started with {available}: shorten the prompt, lower the token limit, or raise --context"
+    )]
+    ContextExceeded {
+        /// Prompt and tokens to be generated.
+        needed: usize,
+        /// What the engine has.
+        available: usize,
+    },
+    /// No free blocks.
+    #[error("{needed} cache blocks are needed, but only {free} of {total} are free")]
+    OutOfBlocks {
+        /// Needed now.
+        needed: usize,
+        /// Free.
+        free: usize,
+        /// Blocks of the pool.
+        total: usize,
+    },
+    /// Nothing to start from.
+    #[error("the prompt is empty: there is no token to predict from")]
+    EmptyPrompt,
+    /// A token id that the model does not have.
+    #[error(
+        "token id {id} at position {position} lies outside the model's vocabulary of {vocab_size}"
+    )]
+    BadToken {
+        /// Id.
+        id: u32,
+        /// Where.
+        position: usize,
+        /// Rows of the embedding.
+        vocab_size: usize,
+    },
+    /// Sampling parameters that mean nothing.
+    #[error("{name} is {found}: expected {expected}")]
+    BadSampling {
+        /// Parameter.
+        name: &'static str,
+        /// Value.
+        found: f32,
+        /// Range.
+        expected: &'static str,
+    },
+    /// The context is not one that the model or the engine can have.
+    #[error(
+        "a context of {found} tokens is not possible: expected 1 to {max}, the model's own limit"
+    )]
+    BadContext {
+        /// Asked for.
+        found: usize,
+        /// The model's.
+        max: usize,
+    },
+    /// The model produced NaN or infinite logits.
+    #[error(
+        "the logits of position {position} hold NaN or infinity: the weights or a kernel are broken; run with --poison to find the first operation that does it"
+    )]
+    CorruptLogits {
+        /// Position of the token that could not be drawn.
+        position: usize,
+    },
+    /// Every token is masked.
+    #[error("no token is allowed at position {position}")]
+    NoTokenAllowed {
+        /// Position.
+        position: usize,
+    },
+    /// A plan lacks a result that the engine reads.
+    #[error("plan {plan} has no result {name}")]
+    NoResult {
+        /// Plan.
+        plan: String,
+        /// Buffer.
+        name: String,
+    },
+    /// The reference file does not fit the model.
+    #[error("reference {name}: {reason}")]
+    BadReference {
+        /// Array.
+        name: String,
+        /// Found and expected.
+        reason: String,
+    },
+    /// The text is too short to measure.
+    #[error("the text has {found} tokens: at least {expected} are needed for one window")]
+    TextTooShort {
+        /// Tokens.
+        found: usize,
+        /// One window.
+        expected: usize,
+    },
+}

@@ -1,0 +1,11 @@
+//! Measuring a model through the steps that serve it: perplexity of a text, distance to a reference.
+
+mod against;
+mod distance;
+mod perplexity;
+mod reference;
+
+pub use against::against;
+pub use distance::{Bounds, Measure, PromptReport};
+pub use perplexity::{Perplexity, perplexity};
+pub use reference::{PromptReference, Reference};

@@ -1,0 +1,39 @@
+//! Requests in, tokens out.
+//!
+//! An [`Engine`] makes the plans of a model, loads its weights into a backend, and drives steps: it owns block tables, the
+//! lifetime of cached rows, and the choice of buckets. It does not know how a backend computes, nor what a token spells.
+//!
+//! [`eval`] measures a model through the same steps: perplexity of a text, distance to a reference.
+//!
+//! ```no_run
+//! use glim_engine::{Engine, EngineOptions, GenerateRequest};
+//! use glim_model::{Checkpoint, Inventory};
+//! use glim_plan::reference::{ReferenceBackend, ReferenceOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let checkpoint = Checkpoint::open("model.gguf".as_ref())?;
+//! let backend = Box::new(ReferenceBackend::new(ReferenceOptions::default()));
+//! let mut engine = Engine::new(Inventory::of(&checkpoint), &checkpoint, backend, EngineOptions::default())?;
+//! let prompt = [1, 2, 3].map(glim_text::TokenId).to_vec();
+//! let out = engine.generate(&GenerateRequest::new(prompt), |_token| std::ops::ControlFlow::Continue(()))?;
+//! println!("{:?}", out.tokens);
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod block_pool;
+mod buckets;
+mod engine;
+mod error;
+pub mod eval;
+mod request;
+mod sequence;
+mod trace;
+
+pub use block_pool::{BlockId, BlockPool};
+pub use buckets::{PREFILL_BUCKETS, prefill_chunks};
+pub use engine::{Engine, EngineOptions};
+pub use error::EngineError;
+pub use request::{FinishReason, GenerateRequest, Generation, SamplingParams};

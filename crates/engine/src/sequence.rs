@@ -1,0 +1,58 @@
+//! One sequence's place in the paged cache.
+
+use glim_plan::CacheGeometry;
+
+use crate::block_pool::{BlockId, BlockPool};
+use crate::error::EngineError;
+
+/// Cached tokens of one sequence: how many, and in which blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Sequence {
+    blocks: Vec<BlockId>,
+    computed: usize,
+}
+
+impl Sequence {
+    /// Tokens whose rows are in the cache.
+    pub(crate) fn computed(&self) -> usize {
+        self.computed
+    }
+
+    /// Makes room for tokens up to `length`.
+    pub(crate) fn reserve(
+        &mut self,
+        length: usize,
+        block_size: usize,
+        pool: &mut BlockPool,
+    ) -> Result<(), EngineError> {
+        let needed = length
+            .div_ceil(block_size)
+            .saturating_sub(self.blocks.len());
+        self.blocks.extend(pool.take(needed)?);
+        Ok(())
+    }
+
+    /// Notes that `n` more tokens are in the cache.
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.computed += n;
+    }
+
+    /// Slot of a position in every paged state.
+    pub(crate) fn slot(&self, position: usize, block_size: usize) -> i32 {
+        let block = self.blocks[position / block_size].0 as usize;
+        (block * block_size + position % block_size) as i32
+    }
+
+    /// The block table, padded to the plan's width.
+    pub(crate) fn table(&self, geometry: CacheGeometry) -> impl Iterator<Item = i32> {
+        let blocks = self.blocks.iter().map(|b| b.0 as i32);
+        blocks
+            .chain(std::iter::repeat(-1))
+            .take(geometry.max_blocks)
+    }
+
+    /// Gives all blocks back.
+    pub(crate) fn release(self, pool: &mut BlockPool) {
+        pool.give_back(self.blocks);
+    }
+}

@@ -1,0 +1,2 @@
+//! The glim binary
+fn main() {}

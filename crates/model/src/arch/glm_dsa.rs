@@ -1,0 +1,195 @@
+//! `glm-dsa`: GLM-5, 5.1 and 5.2. Latent attention with a lightning indexer in every layer (or shared between some), the first
+//! layers dense, the rest with sigmoid-routed experts.
+//!
+//! The skeleton is that of a pre-norm decoder: `x += attention(norm(x)); x += ffn(norm(x))`, no scale on the embedding, no bias,
+//! no soft-cap. Sources: transformers' `glm_moe_dsa`, llama.cpp's `glm-dsa`.
+
+use glim_plan::{
+    BufferId, CarryRef, GgmlType, InputExtents, InputKind, Op, Plan, PlanBuilder, Rows,
+    SampleInputs, StepKind,
+};
+
+use super::{EmitError, EmitRequest, OutputRows, names};
+use crate::catalogue::Role;
+use crate::config::IndexerKind;
+use crate::inventory::Inventory;
+use crate::layers::{Emitter, all, ffn, last_rows, mla};
+
+pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan, EmitError> {
+    if request.world_size != 1 {
+        return Err(EmitError::WorldSize {
+            world_size: request.world_size,
+        });
+    }
+    if !request.sample && !request.logits {
+        return Err(EmitError::NoResult);
+    }
+    let c = inventory.config().clone();
+    let name = match request.step {
+        StepKind::Decode { rows } => format!("decode-{rows}"),
+        StepKind::Prefill { tokens, sequences } => format!("prefill-{tokens}x{sequences}"),
+    };
+    let mut b = PlanBuilder::new(&name, request.step, request.geometry);
+    b.rank(request.rank, request.world_size);
+    let outputs = match request.outputs {
+        OutputRows::All => request.step.tokens(),
+        OutputRows::Last => last_rows(request.step),
+    };
+    let full = c
+        .indexer
+        .kinds
+        .iter()
+        .filter(|kind| **kind == IndexerKind::Full)
+        .count();
+    b.extents(InputExtents {
+        outputs,
+        vocab_size: c.vocab_size,
+        forced: full * c.indexer.topk,
+    });
+    let mut e = Emitter {
+        b,
+        inventory,
+        request,
+        layer: None,
+    };
+
+    let mut x = embed(&mut e)?;
+    let mut topk = None;
+    for layer in 0..c.n_layers {
+        e.layer = Some(layer);
+        let a = e.rms_norm(
+            "attn_norm",
+            all(x, c.hidden_size),
+            Role::AttnNorm,
+            c.rms_norm_eps,
+        )?;
+        let y = mla::attention(&mut e, layer, a, &mut topk)?;
+        x = e.add("attn_residual", x, y);
+        let a = e.rms_norm(
+            "ffn_norm",
+            all(x, c.hidden_size),
+            Role::FfnNorm,
+            c.rms_norm_eps,
+        )?;
+        let y = if c.is_moe(layer) {
+            ffn::moe(&mut e, a)?
+        } else {
+            ffn::dense(&mut e, a)?
+        };
+        x = e.add("ffn_residual", x, y);
+    }
+    e.layer = None;
+    let logits = head(&mut e, x, outputs)?;
+    if request.sample {
+        sample(&mut e, logits, outputs);
+    }
+    Ok(e.b.finish())
+}
+
+/// Tokens to rows; a token of −1 is the one that the sequence's last step sampled.
+fn embed(e: &mut Emitter<'_>) -> Result<BufferId, EmitError> {
+    let table = e.weight(Role::TokenEmbd)?;
+    let tokens = e.b.input(InputKind::Tokens);
+    let carry = match e.request.step {
+        StepKind::Decode { .. } => Some(carry(e)),
+        StepKind::Prefill { .. } => None,
+    };
+    let out = e.temp(names::EMBEDDING, &[e.config().hidden_size]);
+    e.op(
+        "token_embd",
+        Op::Embed {
+            tokens,
+            carry,
+            table,
+            out,
+        },
+    );
+    Ok(out)
+}
+
+fn carry(e: &mut Emitter<'_>) -> CarryRef {
+    CarryRef {
+        carry: e.b.carry(names::CARRIED_TOKEN, e.request.sequence_slots),
+        sequence_slots: e.b.input(InputKind::SequenceSlots),
+        cu_seqlens: e.b.input(InputKind::CuSeqlens),
+    }
+}
+
+/// Logits of the output rows only: the head is the largest matrix of the model.
+fn head(e: &mut Emitter<'_>, x: BufferId, outputs: usize) -> Result<BufferId, EmitError> {
+    let c = e.config().clone();
+    let output_rows = e.b.input(InputKind::OutputRows);
+    let selected = e.b.temp(
+        "output_rows.out",
+        GgmlType::F32,
+        &[outputs, c.hidden_size],
+        Rows::Outputs,
+    );
+    e.op(
+        "output_rows",
+        Op::SelectRows {
+            x,
+            output_rows,
+            out: selected,
+        },
+    );
+    let weight = e.weight(Role::OutputNorm)?;
+    let h = e.b.temp(
+        names::FINAL_NORM,
+        GgmlType::F32,
+        &[outputs, c.hidden_size],
+        Rows::Outputs,
+    );
+    e.op(
+        "output_norm",
+        Op::RmsNorm {
+            x: all(selected, c.hidden_size),
+            weight,
+            eps: c.rms_norm_eps,
+            out: h,
+        },
+    );
+    let weight = e.weight(Role::Output)?;
+    let shape = [outputs, c.vocab_size];
+    let logits = match e.request.logits {
+        true => {
+            e.b.result(names::LOGITS, GgmlType::F32, &shape, Rows::Outputs)
+        }
+        false => {
+            e.b.temp(names::LOGITS, GgmlType::F32, &shape, Rows::Outputs)
+        }
+    };
+    e.op(
+        "output",
+        Op::LmHead {
+            x: h,
+            weight,
+            out: logits,
+        },
+    );
+    Ok(logits)
+}
+
+fn sample(e: &mut Emitter<'_>, logits: BufferId, outputs: usize) {
+    let inputs = SampleInputs {
+        output_rows: e.b.input(InputKind::OutputRows),
+        positions: e.b.input(InputKind::Positions),
+        temperature: e.b.input(InputKind::Temperature),
+        top_k: e.b.input(InputKind::TopK),
+        top_p: e.b.input(InputKind::TopP),
+        seeds: e.b.input(InputKind::Seeds),
+        token_mask: e.b.input(InputKind::TokenMask),
+    };
+    let carry = Some(carry(e));
+    let out =
+        e.b.result(names::TOKENS, GgmlType::I32, &[outputs, 1], Rows::Outputs);
+    e.op(
+        "sample",
+        Op::Sample {
+            logits,
+            inputs,
+            carry,
+            out,
+        },
+    );
+}

@@ -1,0 +1,230 @@
+//! The contract of a backend: it owns memory and runs plans; it knows neither requests nor layers.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use glim_quant::{GgmlType, QuantError};
+use thiserror::Error;
+
+use crate::BufferId;
+use crate::arrange::OverlapError;
+use crate::check::CheckError;
+use crate::fuse::FusePattern;
+use crate::groups::WeightGroup;
+use crate::inputs::{InputError, StepInputs};
+use crate::plan::{Plan, StateDecl};
+
+/// A weight's bytes on the way into a backend.
+#[derive(Debug, Clone)]
+pub struct WeightData<'a> {
+    /// Block type.
+    pub ty: GgmlType,
+    /// Row-major shape, slowest first.
+    pub shape: Vec<usize>,
+    /// Blocks, row after row.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// Where a backend gets weights from.
+pub trait WeightSource {
+    /// The weight of that name, as this rank holds it.
+    ///
+    /// # Errors
+    /// [`BackendError::Source`] with the reason.
+    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError>;
+}
+
+/// What a backend can do.
+#[derive(Debug, Clone)]
+pub struct Caps {
+    /// Name for people.
+    pub name: String,
+    /// Fused operations that it has a kernel for.
+    pub patterns: Vec<FusePattern>,
+    /// Weight types that it reads.
+    pub weight_types: Vec<GgmlType>,
+}
+
+/// A prepared plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StepId(pub u32);
+
+/// Something to read back from a backend's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadTarget<'a> {
+    /// A weight, un-repacked: the bytes that were loaded.
+    Weight(&'a str),
+    /// All of a state, row after row.
+    State(&'a str),
+    /// A carry.
+    Carry(&'a str),
+    /// A buffer of the arena, as the last run of the step left it.
+    Buffer(StepId, BufferId),
+}
+
+/// The results of one run.
+#[derive(Debug, Clone, Default)]
+pub struct StepResults {
+    words: HashMap<String, Vec<u32>>,
+}
+
+impl StepResults {
+    /// Results by buffer name, as four-byte words.
+    pub fn new(words: HashMap<String, Vec<u32>>) -> Self {
+        Self { words }
+    }
+
+    /// A result of f32, at full capacity: rows beyond the live ones are undefined.
+    pub fn f32s(&self, name: &str) -> Option<&[f32]> {
+        self.words.get(name).map(|w| bytemuck::cast_slice(w))
+    }
+
+    /// A result of i32.
+    pub fn i32s(&self, name: &str) -> Option<&[i32]> {
+        self.words.get(name).map(|w| bytemuck::cast_slice(w))
+    }
+}
+
+/// Why a backend could not do as asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// The plan breaks a rule.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// The arena lets live buffers overlap.
+    #[error(transparent)]
+    Overlap(#[from] OverlapError),
+    /// The inputs do not fit the plan.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// A weight could not be read from its source.
+    #[error("weight {weight} could not be read: {reason}")]
+    Source {
+        /// Weight.
+        weight: String,
+        /// Why.
+        reason: String,
+    },
+    /// A weight's blocks could not be decoded.
+    #[error("weight {weight}: {source}")]
+    Decode {
+        /// Weight.
+        weight: String,
+        /// Why.
+        source: QuantError,
+    },
+    /// A weight is not what the plan says.
+    #[error("weight {weight} is {found}, but plan {plan} expects {expected}")]
+    WeightDiffers {
+        /// Weight.
+        weight: String,
+        /// Plan.
+        plan: String,
+        /// As loaded.
+        found: String,
+        /// As planned.
+        expected: String,
+    },
+    /// A plan names something that was not loaded or allocated.
+    #[error("plan {plan} uses {what} {name}, which was not {action} first")]
+    Missing {
+        /// Plan, or what asks for it.
+        plan: String,
+        /// Kind of thing.
+        what: &'static str,
+        /// Name.
+        name: String,
+        /// What should have happened.
+        action: &'static str,
+    },
+    /// The backend cannot run this plan.
+    #[error("backend {backend} cannot run plan {plan}: {reason}")]
+    Unsupported {
+        /// Backend.
+        backend: String,
+        /// Plan.
+        plan: String,
+        /// Why.
+        reason: String,
+    },
+    /// An input holds an index that points outside.
+    #[error("plan {plan}, {op}: {what} {found} lies outside 0..{bound}")]
+    OutOfRange {
+        /// Plan.
+        plan: String,
+        /// Operation.
+        op: String,
+        /// What is indexed.
+        what: String,
+        /// Index.
+        found: i64,
+        /// Bound.
+        bound: usize,
+    },
+    /// A poisoned value was left in an output: the operation skipped it, or computed NaN.
+    #[error(
+        "plan {plan}: {op} left poison in {buffer} at row {row}, element {element}: it was never written, or is NaN"
+    )]
+    Poison {
+        /// Plan.
+        plan: String,
+        /// Operation.
+        op: String,
+        /// Buffer.
+        buffer: String,
+        /// Live row.
+        row: usize,
+        /// Element of the row.
+        element: usize,
+    },
+}
+
+/// Runs plans on one rank's memory.
+///
+/// Order of calls: `load`, `alloc_state`, `prepare` for each plan, then `run` in any order. After the last `prepare` nothing is
+/// allocated any more; the arena is that of the largest plan.
+pub trait Backend {
+    /// What it can do.
+    fn caps(&self) -> Caps;
+
+    /// Makes weights resident, each group in the layout of the kernel that reads it.
+    ///
+    /// # Errors
+    /// If a weight cannot be read or has a type that the backend does not take.
+    fn load(
+        &mut self,
+        groups: &[WeightGroup],
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError>;
+
+    /// Allocates state: `blocks` blocks of `block_size` tokens for paged state, `sequence_slots` rows for slot state and carries.
+    ///
+    /// # Errors
+    /// If it does not fit in memory.
+    fn alloc_state(
+        &mut self,
+        decls: &[StateDecl],
+        block_size: usize,
+        blocks: usize,
+        sequence_slots: usize,
+    ) -> Result<(), BackendError>;
+
+    /// Checks a plan and makes it ready to be replayed. Reads no inputs: the step serves every run of its bucket.
+    ///
+    /// # Errors
+    /// If the plan breaks a rule, or names weights or states that are not there.
+    fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError>;
+
+    /// Runs a prepared step.
+    ///
+    /// # Errors
+    /// If an input points outside, or an operation fails.
+    fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError>;
+
+    /// Reads memory back, as bytes.
+    ///
+    /// # Errors
+    /// If there is no such thing.
+    fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError>;
+}

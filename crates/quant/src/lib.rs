@@ -1,0 +1,36 @@
+//! Block formats of GGUF tensors: their ids, sizes and scalar decoding. This crate is the *truth*
+//! that every faster kernel is compared with.
+//!
+//! A quantised tensor is a sequence of blocks. Each block holds a fixed number of elements in a
+//! fixed number of bytes, so the size of a row follows from the type alone. [`GgmlType`] names
+//! every type and knows its sizes; [`dequantize`] turns whole blocks into `f32`, bit for bit as
+//! gguf-py does.
+//!
+//! The crate sees bytes only: it does not know files, tensors, shapes or threads.
+//!
+//! ```
+//! use glim_quant::{GgmlType, dequantize};
+//!
+//! // One Q8_0 block: an f16 scale (0.5 is 0x3800) and 32 signed bytes.
+//! let mut block = vec![0u8; GgmlType::Q8_0.block_bytes()];
+//! block[..2].copy_from_slice(&0x3800u16.to_le_bytes());
+//! block[2] = 6;
+//! block[33] = (-3i8) as u8;
+//!
+//! let mut values = [0f32; 32];
+//! dequantize(GgmlType::Q8_0, &block, &mut values)?;
+//! assert_eq!(values[0], 3.0);
+//! assert_eq!(values[31], -1.5);
+//! # Ok::<(), glim_quant::QuantError>(())
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod blocks;
+mod float;
+mod iq;
+mod k_quants;
+mod legacy;
+mod registry;
+
+pub use registry::{GgmlType, QuantError, dequantize};

@@ -1,0 +1,70 @@
+//! Developer tasks: what a shell script would do, as `cargo xtask COMMAND`.
+//!
+//! `tidy` needs nothing but git. The others need `python3`; `golden` makes a virtual environment under `target/` and
+//! fills it from PyPI.
+#![forbid(unsafe_code)]
+
+mod golden;
+mod python;
+mod templates;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer tasks of glim")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check dependency arrows and file habits of everything that git tracks or would add
+    Tidy,
+    /// Write the goldens again with the reference implementations; all of them if none is named
+    Golden {
+        /// Which goldens
+        #[arg(value_enum)]
+        which: Vec<golden::Which>,
+        /// Write nothing; fail if a file is not what would be written
+        #[arg(long)]
+        check: bool,
+    },
+    /// Fetch the GLM chat templates, which the repository does not carry, into target/templates
+    Templates,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    let root = root()?;
+    match command {
+        Command::Tidy => return tidy::run(&root),
+        Command::Golden { which, check } => golden::run(&root, which, *check)?,
+        Command::Templates => {
+            let folder = templates::fetch(&root)?;
+            println!("templates are in {}", folder.display());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The root of the repository: the folder above this crate.
+fn root() -> Result<PathBuf> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = manifest.parent().context("xtask has no parent folder")?;
+    Ok(root.to_path_buf())
+}
