@@ -1,9 +1,10 @@
-//! Reading little-endian fields from untrusted bytes: every read is checked, and says where it
-//! stood.
+//! Reading fields of either byte order from untrusted bytes: every read is checked, and says where
+//! it stood.
 
 use std::{fmt, path::Path};
 
 use crate::{
+    byte_order::ByteOrder,
     error::GgufError,
     limits::{MAX_ARRAY_LEN, MAX_STRING_BYTES},
     value::{Array, Strings, Value, ValueType},
@@ -38,14 +39,20 @@ pub(crate) struct Cursor<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     at: usize,
+    order: ByteOrder,
 }
 
 /// Bytes of the length that precedes a string.
 const STRING_LENGTH_BYTES: usize = 8;
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(path: &'a Path, bytes: &'a [u8], at: usize) -> Self {
-        Self { path, bytes, at }
+    pub(crate) fn new(path: &'a Path, bytes: &'a [u8], at: usize, order: ByteOrder) -> Self {
+        Self {
+            path,
+            bytes,
+            at,
+            order,
+        }
     }
 
     pub(crate) fn at(&self) -> u64 {
@@ -75,11 +82,19 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
+    /// The bytes of one number, least significant first.
     fn array<const N: usize>(&mut self, place: Place<'_>) -> Result<[u8; N], GgufError> {
         let bytes = self.take(N as u64, place)?;
         let mut array = [0; N];
         array.copy_from_slice(bytes);
-        Ok(array)
+        Ok(self.to_little(array))
+    }
+
+    fn to_little<const N: usize>(&self, mut bytes: [u8; N]) -> [u8; N] {
+        if self.order == ByteOrder::Big {
+            bytes.reverse();
+        }
+        bytes
     }
 
     pub(crate) fn u32(&mut self, place: Place<'_>) -> Result<u32, GgufError> {
@@ -220,7 +235,10 @@ impl<'a> Cursor<'a> {
     ) -> Result<Vec<T>, GgufError> {
         let bytes = self.take(count.saturating_mul(N as u64), place)?;
         let (items, _) = bytes.as_chunks::<N>();
-        Ok(items.iter().map(|item| from_le(*item)).collect())
+        Ok(items
+            .iter()
+            .map(|item| from_le(self.to_little(*item)))
+            .collect())
     }
 
     fn strings(&mut self, count: u64, place: Place<'_>) -> Result<Strings, GgufError> {

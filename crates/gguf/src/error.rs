@@ -46,10 +46,15 @@ pub enum GgufError {
     #[error("{}: GGUF version {version} is not supported, expected version 2 or 3", path.display())]
     UnsupportedVersion { path: PathBuf, version: u32 },
     #[error(
-        "{}: this is a big-endian GGUF file (version {version}), which is not supported yet: convert it to little-endian",
+        "{}: tensor `{tensor}` has type {ty}, which cannot be read from a big-endian file: convert the file to \
+         little-endian with the tool that wrote it",
         path.display()
     )]
-    BigEndian { path: PathBuf, version: u32 },
+    BigEndianType {
+        path: PathBuf,
+        tensor: String,
+        ty: glim_quant::GgmlType,
+    },
     #[error(
         "{}: the file ends inside {place}: expected {needed} bytes at offset {at}, found {left} (an incomplete download?)",
         path.display()

@@ -8,6 +8,9 @@
 //! `general.alignment` and `split.*`. Of the types it knows the block sizes (from `glim-quant`), no
 //! more.
 //!
+//! Big-endian files are read too: [`Gguf::data`] hands out little-endian blocks whatever the file
+//! has ([`ByteOrder`]). [`Writer`] writes little-endian files only.
+//!
 //! Files are mapped, not read. If another process truncates a file while it is mapped, the next
 //! read beyond its new end raises SIGBUS: replace model files by renaming a new one over them.
 //!
@@ -36,6 +39,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+mod byte_order;
 mod cursor;
 mod encode;
 mod error;
@@ -50,6 +54,7 @@ mod tensor;
 mod value;
 mod writer;
 
+pub use byte_order::ByteOrder;
 pub use error::GgufError;
 pub use metadata::{Metadata, UintOrArray};
 pub use model::{Gguf, Part};

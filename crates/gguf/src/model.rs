@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    byte_order::{ByteOrder, Turned},
     error::GgufError,
     metadata::Metadata,
     mmap::Bytes,
@@ -17,7 +18,8 @@ use crate::{
 
 /// One model's keys, tensor descriptions and bytes.
 ///
-/// Nothing is copied: the data stays mapped, and pages are read when they are touched. Do not
+/// Nothing is copied: the data stays mapped, and pages are read when they are touched. (Tensors of
+/// a big-endian file are copied when they are first asked for, and the copies kept.) Do not
 /// truncate the files while they are open (see the crate's documentation).
 pub struct Gguf {
     version: u32,
@@ -27,6 +29,8 @@ pub struct Gguf {
     parts: Vec<Part>,
     /// The bytes of each part.
     storage: Vec<Bytes>,
+    /// For each tensor, in their order; used by those of big-endian parts.
+    turned: Vec<Turned>,
 }
 
 /// One file of a model.
@@ -40,6 +44,8 @@ pub struct Part {
     pub data_offset: u64,
     /// Alignment of the tensors in the data section, in bytes.
     pub alignment: u64,
+    /// How the file stores its numbers.
+    pub byte_order: ByteOrder,
 }
 
 /// One file whose header has been read.
@@ -125,6 +131,7 @@ impl Gguf {
             by_name: HashMap::new(),
             parts: Vec::new(),
             storage: Vec::new(),
+            turned: Vec::new(),
         };
         for Opened {
             path,
@@ -135,6 +142,7 @@ impl Gguf {
         {
             let Header {
                 version,
+                byte_order,
                 metadata,
                 tensors,
                 alignment,
@@ -154,12 +162,14 @@ impl Gguf {
                     });
                 }
                 model.tensors.push(tensor);
+                model.turned.push(Turned::default());
             }
             model.parts.push(Part {
                 path,
                 bytes: bytes.len() as u64,
                 data_offset,
                 alignment,
+                byte_order,
             });
             model.storage.push(bytes);
         }
@@ -191,14 +201,22 @@ impl Gguf {
         self.by_name.get(name).map(|&index| &self.tensors[index])
     }
 
-    /// The bytes of `tensor`, which must be one of [`Gguf::tensors`] of this model.
+    /// The bytes of `tensor`, which must be one of [`Gguf::tensors`] of this model: its blocks in
+    /// order, each as a little-endian file has it.
+    ///
+    /// The first call for a tensor of a big-endian file copies it, `tensor.bytes` bytes that stay
+    /// in memory until the model is dropped; all others cost nothing.
     ///
     /// # Panics
     /// May panic if `tensor` comes from another model.
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         // Lossless: the reader has checked that both ends lie inside the mapped bytes.
         let start = tensor.offset as usize;
-        &self.storage[tensor.part][start..start + tensor.bytes as usize]
+        let stored = &self.storage[tensor.part][start..start + tensor.bytes as usize];
+        match self.parts[tensor.part].byte_order {
+            ByteOrder::Little => stored,
+            ByteOrder::Big => self.turned[self.by_name[&tensor.name]].bytes(tensor, stored),
+        }
     }
 }
 

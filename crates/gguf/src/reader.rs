@@ -6,15 +6,17 @@
 //! tensors  × { name: string | n_dims u32 | ne[n_dims] u64 | type u32 | offset u64 }
 //! padding to the alignment | data section
 //! ```
-//! All little-endian; a string is a u64 length and UTF-8 bytes; offsets count from the data
-//! section. Versions 2 and 3 have this same layout (3 only added the big-endian variant); version 1
-//! had u32 counts. Source: `docs/gguf.md` of ggml.
+//! All numbers are little-endian, or all big-endian ([`crate::byte_order`]), which the version
+//! tells: nobody counts to 65536. A string is a u64 length and UTF-8 bytes; offsets count from the
+//! data section. Versions 2 and 3 have this same layout (3 only added the big-endian variant);
+//! version 1 had u32 counts. Source: `docs/gguf.md` of ggml.
 
 use std::{collections::HashSet, path::Path};
 
 use glim_quant::GgmlType;
 
 use crate::{
+    byte_order::ByteOrder,
     cursor::{Cursor, Place},
     error::GgufError,
     limits::*,
@@ -33,6 +35,7 @@ const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 /// What stands before the data section of one file, checked against the file's length.
 pub(crate) struct Header {
     pub(crate) version: u32,
+    pub(crate) byte_order: ByteOrder,
     pub(crate) metadata: Metadata,
     /// In the order of the file; `part` is set.
     pub(crate) tensors: Vec<TensorInfo>,
@@ -43,8 +46,9 @@ pub(crate) struct Header {
 /// Reads the header of the file `path` whose bytes are `bytes` and that is part number `part` (from
 /// 0) of its model.
 pub(crate) fn read_header(path: &Path, bytes: &[u8], part: usize) -> Result<Header, GgufError> {
-    let version = read_version(path, bytes)?;
-    let mut cursor = Cursor::new(path, bytes, MAGIC.len() + size_of_val(&version));
+    let (version, byte_order) = read_version(path, bytes)?;
+    let after_version = MAGIC.len() + size_of_val(&version);
+    let mut cursor = Cursor::new(path, bytes, after_version, byte_order);
     let n_tensors = cursor.u64(Place::Header)?;
     let n_keys = cursor.u64(Place::Header)?;
 
@@ -75,8 +79,12 @@ pub(crate) fn read_header(path: &Path, bytes: &[u8], part: usize) -> Result<Head
         });
     }
     refuse_overlaps(path, &tensors)?;
+    if byte_order == ByteOrder::Big {
+        refuse_unknown_layouts(path, &tensors)?;
+    }
     Ok(Header {
         version,
+        byte_order,
         metadata,
         tensors,
         alignment,
@@ -84,23 +92,23 @@ pub(crate) fn read_header(path: &Path, bytes: &[u8], part: usize) -> Result<Head
     })
 }
 
-/// Checks the magic and the version.
-fn read_version(path: &Path, bytes: &[u8]) -> Result<u32, GgufError> {
+/// Checks the magic and the version, and tells the byte order from it.
+fn read_version(path: &Path, bytes: &[u8]) -> Result<(u32, ByteOrder), GgufError> {
     if !bytes.starts_with(MAGIC) {
         return Err(GgufError::NotGguf {
             path: path.to_owned(),
             found: looks_like(bytes),
         });
     }
-    let version = Cursor::new(path, bytes, MAGIC.len()).u32(Place::Header)?;
-    let swapped = version.swap_bytes();
+    let as_little = Cursor::new(path, bytes, MAGIC.len(), ByteOrder::Little).u32(Place::Header)?;
+    // A version below 2^16 has its low half set only if the bytes are little-endian.
+    let (version, order) = if as_little & 0xffff == 0 {
+        (as_little.swap_bytes(), ByteOrder::Big)
+    } else {
+        (as_little, ByteOrder::Little)
+    };
     match version {
-        2 | 3 => Ok(version),
-        // A version below 2^16 has its low half set only if the bytes are in our order.
-        _ if version & 0xffff == 0 && swapped != 0 => Err(GgufError::BigEndian {
-            path: path.to_owned(),
-            version: swapped,
-        }),
+        2 | 3 => Ok((version, order)),
         _ => Err(GgufError::UnsupportedVersion {
             path: path.to_owned(),
             version,
@@ -283,6 +291,21 @@ fn refuse_overlaps(path: &Path, tensors: &[TensorInfo]) -> Result<(), GgufError>
             path: path.to_owned(),
             first: pair[0].name.clone(),
             second: pair[1].name.clone(),
+        }),
+    }
+}
+
+/// Refuses types whose big-endian blocks nobody here could turn around.
+fn refuse_unknown_layouts(path: &Path, tensors: &[TensorInfo]) -> Result<(), GgufError> {
+    match tensors
+        .iter()
+        .find(|tensor| tensor.ty.has_byte_order().is_none())
+    {
+        None => Ok(()),
+        Some(tensor) => Err(GgufError::BigEndianType {
+            path: path.to_owned(),
+            tensor: tensor.name.clone(),
+            ty: tensor.ty,
         }),
     }
 }

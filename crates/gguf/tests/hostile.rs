@@ -1,11 +1,34 @@
-//! Damaged headers end in an error or in a model whose tensors can be read, never in a panic.
+//! Damaged files end in an error or in a model whose tensors can be read, never in a panic.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use glim_gguf::{Gguf, Strings, Value, Writer};
-use glim_quant::GgmlType;
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use glim_gguf::{Gguf, GgufError, Strings, Value, Writer};
+use glim_quant::{GgmlType, dequantize};
 
 const FLIPS: usize = 6000;
 const OVERWRITES: usize = 6000;
+/// Damaged files on disk, of each file that is damaged.
+const FILES: usize = 500;
+/// Longest that one of them may take. They have a few kB: more is a loop over a count that is not
+/// true.
+const TIME_LIMIT: Duration = Duration::from_secs(1);
+
+/// Numbers that counts, lengths and offsets should not have.
+const EXTREMES: [u64; 8] = [
+    0,
+    1,
+    u64::MAX,
+    i64::MAX as u64,
+    1 << 63,
+    u32::MAX as u64,
+    1 << 32,
+    !31,
+];
 
 /// A file with a value of every kind and tensors of several types, and the length of its header.
 fn sample() -> (Vec<u8>, usize) {
@@ -49,17 +72,27 @@ impl Random {
     }
 }
 
-/// Opens the bytes; of a model that opens, reads everything that its header promises. True if it
-/// opened.
+/// Opens the bytes. True if they are a model.
 fn survives(bytes: Vec<u8>) -> bool {
     let len = bytes.len();
-    match Gguf::from_bytes("hostile.gguf", bytes) {
+    reads_or_refuses(Gguf::from_bytes("hostile.gguf", bytes), len, "hostile.gguf")
+}
+
+/// Of a model that opened, reads everything that its header promises and decodes what can be
+/// decoded; of an error, checks the message. `len` is the length of the file `name`. True if it
+/// opened.
+fn reads_or_refuses(opened: Result<Gguf, GgufError>, len: usize, name: &str) -> bool {
+    match opened {
         Ok(model) => {
-            let read: usize = model
-                .tensors()
-                .iter()
-                .map(|tensor| model.data(tensor).len())
-                .sum();
+            let mut read = 0;
+            for tensor in model.tensors() {
+                let data = model.data(tensor);
+                read += data.len();
+                if tensor.ty.can_decode() {
+                    let mut values = vec![0.0; tensor.elements() as usize];
+                    dequantize(tensor.ty, data, &mut values).unwrap();
+                }
+            }
             assert!(
                 read <= len,
                 "tensors do not share bytes, so they are no more than the file"
@@ -71,7 +104,7 @@ fn survives(bytes: Vec<u8>) -> bool {
         }
         Err(error) => {
             let message = error.to_string();
-            assert!(message.starts_with("hostile.gguf: "), "{message}");
+            assert!(message.starts_with(&format!("{name}: ")), "{message}");
             assert!(!error.is_missing(), "{message}");
             false
         }
@@ -100,21 +133,11 @@ fn flipped_bits_never_panic() {
 fn extreme_numbers_anywhere_never_panic() {
     let (bytes, header) = sample();
     let mut random = Random(2);
-    let extremes: [u64; 8] = [
-        0,
-        1,
-        u64::MAX,
-        i64::MAX as u64,
-        1 << 63,
-        u32::MAX as u64,
-        1 << 32,
-        !31,
-    ];
     for _ in 0..OVERWRITES {
         let mut damaged = bytes.clone();
         let at = random.below(header - 8);
         let width = if random.below(2) == 0 { 4 } else { 8 };
-        damaged[at..at + width].copy_from_slice(&extremes[random.below(8)].to_le_bytes()[..width]);
+        damaged[at..at + width].copy_from_slice(&EXTREMES[random.below(8)].to_le_bytes()[..width]);
         survives(damaged);
     }
 }
@@ -129,6 +152,67 @@ fn every_truncation_is_refused() {
             whole || !survives(bytes[..len].to_vec()),
             "{len} of {} bytes opened",
             bytes.len()
+        );
+    }
+}
+
+/// Damages a file in one of the ways in which files are damaged: bits flip, the end is missing, a
+/// count is absurd, a stretch is lost, doubled or filled with other bytes.
+fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
+    let at = random.below(bytes.len() - 8);
+    let len = 1 + random.below((bytes.len() - at).min(64));
+    match random.below(6) {
+        0 => {
+            for _ in 0..=random.below(4) {
+                let at = random.below(bytes.len());
+                bytes[at] ^= 1 << random.below(8);
+            }
+        }
+        1 => bytes.truncate(random.below(bytes.len())),
+        2 => {
+            let width = [4, 8][random.below(2)];
+            let extreme = EXTREMES[random.below(8)].to_le_bytes();
+            bytes[at..at + width].copy_from_slice(&extreme[..width]);
+        }
+        3 => drop(bytes.drain(at..at + len)),
+        4 => {
+            let doubled = bytes[at..at + len].to_vec();
+            drop(bytes.splice(at..at, doubled));
+        }
+        _ => bytes[at..at + len].fill_with(|| random.below(256) as u8),
+    }
+}
+
+#[test]
+fn damaged_files_are_opened_or_refused_and_quickly() {
+    let golden = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        fs::read(path.join(name)).unwrap()
+    };
+    let originals = [
+        ("ours", sample().0),
+        ("little-endian", golden("little_endian_blocks.gguf")),
+        ("big-endian", golden("big_endian_blocks.gguf")),
+        ("big-endian numbers", golden("big_endian.gguf")),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hostile.gguf");
+    let name = path.to_str().unwrap();
+    for (what, original) in originals {
+        let mut random = Random(3);
+        let mut opened = 0;
+        for n in 0..FILES {
+            let mut bytes = original.clone();
+            damage(&mut bytes, &mut random);
+            fs::write(&path, &bytes).unwrap();
+            let start = Instant::now();
+            opened += usize::from(reads_or_refuses(Gguf::open(&path), bytes.len(), name));
+            let took = start.elapsed();
+            assert!(took < TIME_LIMIT, "{what}, damaged file {n}: {took:?}");
+        }
+        assert!(
+            (1..FILES).contains(&opened),
+            "some damage is harmless, some is not: {what}, {opened} of {FILES} opened"
         );
     }
 }

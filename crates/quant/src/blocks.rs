@@ -29,3 +29,15 @@ pub(crate) fn each_block<const BYTES: usize, const ELEMS: usize>(
 pub(crate) fn f16_at<const BYTES: usize>(block: &[u8; BYTES], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
+
+/// The little-endian u16 at byte `at`.
+#[inline]
+pub(crate) fn u16_at<const BYTES: usize>(block: &[u8; BYTES], at: usize) -> u16 {
+    u16::from_le_bytes([block[at], block[at + 1]])
+}
+
+/// The little-endian u32 at byte `at`.
+#[inline]
+pub(crate) fn u32_at<const BYTES: usize>(block: &[u8; BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}

@@ -1,24 +1,28 @@
-//! One table of all ggml types: id, name, block size and decoder.
+//! One table of all ggml types: id, name, block size, decoder and encoder.
 //!
-//! A new type that we can decode is one function in its family's file and the last column of one
-//! line here. Ids and sizes follow `ggml.h` and gguf-py 0.19.0 (`GGML_QUANT_SIZES`); ids that are
+//! A new type that we can decode is one function in its family's file and one column of one line
+//! here; an encoder likewise. Ids and sizes follow `ggml.h` and gguf-py 0.19.0 (`GGML_QUANT_SIZES`); ids that are
 //! missing between them were removed from ggml.
 
 use std::fmt;
 
-use crate::{float, iq, k_quants, legacy};
+use crate::{
+    encode::{self, Encoder},
+    float, fp4, grid, iq4, k_quants, legacy, ternary,
+};
 
 /// Decodes whole blocks; the caller has checked both lengths.
 type Decoder = fn(&[u8], &mut [f32]);
 
-/// Why [`dequantize`] refused.
+/// Why [`dequantize`], [`quantize`](crate::quantize) or
+/// [`swap_byte_order`](crate::swap_byte_order) refused.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuantError {
     /// The type is known, but this version has no decoder for it.
     #[error(
         "decoding tensors of type {ty} is not supported yet (supported: {})",
-        decodable()
+        names(GgmlType::can_decode)
     )]
     Unsupported {
         /// The type that was asked for.
@@ -46,12 +50,76 @@ pub enum QuantError {
         /// Length of the destination in elements.
         found: usize,
     },
+    /// The type is known, but this version has no encoder for it.
+    #[error(
+        "encoding to type {ty} is not supported (supported: {})",
+        names(GgmlType::can_encode)
+    )]
+    CannotEncode {
+        /// The type that was asked for.
+        ty: GgmlType,
+    },
+    /// The elements to encode are not whole blocks.
+    #[error("{elements} elements are not whole blocks of {ty}: expected a multiple of {}", ty.block_elems())]
+    PartialRow {
+        /// Type that was asked for.
+        ty: GgmlType,
+        /// Length of the source in elements.
+        elements: usize,
+    },
+    /// The destination is not as long as the blocks.
+    #[error(
+        "{elements} elements take {expected} bytes as {ty}, but the destination has room for exactly {found}"
+    )]
+    OutputLength {
+        /// Type that was asked for.
+        ty: GgmlType,
+        /// Length of the source in elements.
+        elements: usize,
+        /// Bytes that these elements take.
+        expected: usize,
+        /// Length of the destination in bytes.
+        found: usize,
+    },
+    /// An element is NaN or infinite, and the type has no place for it.
+    #[error(
+        "element {element} is {found}, which {ty} cannot store: expected finite numbers (F32, F16 and BF16 store any)"
+    )]
+    NotFinite {
+        /// Type that was asked for.
+        ty: GgmlType,
+        /// Index of the element.
+        element: usize,
+        /// `NaN` or `infinite`.
+        found: &'static str,
+    },
+    /// The numbers of a block are so large that its scale or its minimum is beyond f16.
+    #[error(
+        "elements {first} to {last} are too large for {ty}, whose f16 scales end at 65504 (F32 and BF16 store them)"
+    )]
+    ScaleOverflow {
+        /// Type that was asked for.
+        ty: GgmlType,
+        /// Index of the block's first element.
+        first: usize,
+        /// Index of the block's last element.
+        last: usize,
+    },
+    /// The words inside a block of this type are not known.
+    #[error(
+        "the byte order of blocks of type {ty} cannot be changed, since their layout is not known here"
+    )]
+    UnknownLayout {
+        /// The type that was asked for.
+        ty: GgmlType,
+    },
 }
 
-fn decodable() -> String {
+/// The names of the types of which `is_able` holds.
+fn names(is_able: fn(GgmlType) -> bool) -> String {
     let names: Vec<_> = GgmlType::ALL
         .iter()
-        .filter(|ty| ty.can_decode())
+        .filter(|ty| is_able(**ty))
         .map(|ty| ty.name())
         .collect();
     names.join(", ")
@@ -64,11 +132,12 @@ struct Entry {
     block_elems: usize,
     block_bytes: usize,
     decode: Option<Decoder>,
+    encode: Option<Encoder>,
 }
 
 /// Makes the enum and the table from the same lines, so that they cannot disagree.
 macro_rules! registry {
-    ($($variant:ident $id:literal $elems:literal $bytes:literal $decode:expr;)*) => {
+    ($($variant:ident $id:literal $elems:literal $bytes:literal $decode:expr, $encode:expr;)*) => {
         /// The type of a tensor's elements, as ggml numbers them.
         ///
         /// Variants are named as ggml names them, so that a reader can search for the name in a
@@ -91,52 +160,53 @@ macro_rules! registry {
                 block_elems: $elems,
                 block_bytes: $bytes,
                 decode: $decode,
+                encode: $encode,
             },
         )*];
     };
 }
 
 registry! {
-    // name  id  elements  bytes  decoder
-    F32       0    1    4  Some(float::f32);
-    F16       1    1    2  Some(float::f16);
-    Q4_0      2   32   18  Some(legacy::q4_0);
-    Q4_1      3   32   20  None;
-    Q5_0      6   32   22  Some(legacy::q5_0);
-    Q5_1      7   32   24  None;
-    Q8_0      8   32   34  Some(legacy::q8_0);
+    // name  id  elements  bytes  decoder                  encoder
+    F32       0    1    4  Some(float::f32),           Some(encode::f32);
+    F16       1    1    2  Some(float::f16),           Some(encode::f16);
+    Q4_0      2   32   18  Some(legacy::q4_0),         Some(encode::q4_0);
+    Q4_1      3   32   20  Some(legacy::q4_1),         Some(encode::q4_1);
+    Q5_0      6   32   22  Some(legacy::q5_0),         Some(encode::q5_0);
+    Q5_1      7   32   24  Some(legacy::q5_1),         Some(encode::q5_1);
+    Q8_0      8   32   34  Some(legacy::q8_0),         Some(encode::q8_0);
     // gguf-py 0.19.0 says 40 (two f32 scales, as ggml once had); ggml has stored two f16 since
     // 2024: 36.
-    Q8_1      9   32   36  None;
-    Q2_K     10  256   84  None;
-    Q3_K     11  256  110  None;
-    Q4_K     12  256  144  Some(k_quants::q4_k);
-    Q5_K     13  256  176  Some(k_quants::q5_k);
-    Q6_K     14  256  210  Some(k_quants::q6_k);
-    Q8_K     15  256  292  None;
-    IQ2_XXS  16  256   66  None;
-    IQ2_XS   17  256   74  None;
-    IQ3_XXS  18  256   98  None;
-    IQ1_S    19  256   50  None;
-    IQ4_NL   20   32   18  Some(iq::iq4_nl);
-    IQ3_S    21  256  110  None;
-    IQ2_S    22  256   82  None;
-    IQ4_XS   23  256  136  None;
-    I8       24    1    1  None;
-    I16      25    1    2  None;
-    I32      26    1    4  None;
-    I64      27    1    8  None;
-    F64      28    1    8  None;
-    IQ1_M    29  256   56  None;
-    BF16     30    1    2  Some(float::bf16);
-    TQ1_0    34  256   54  None;
-    TQ2_0    35  256   66  None;
-    MXFP4    39   32   17  None;
-    NVFP4    40   64   36  None;
-    Q1_0     41  128   18  None;
+    Q8_1      9   32   36  Some(legacy::q8_1),         None;
+    Q2_K     10  256   84  Some(k_quants::q2_k),       None;
+    Q3_K     11  256  110  Some(k_quants::q3_k),       None;
+    Q4_K     12  256  144  Some(k_quants::q4_k),       None;
+    Q5_K     13  256  176  Some(k_quants::q5_k),       None;
+    Q6_K     14  256  210  Some(k_quants::q6_k),       None;
+    Q8_K     15  256  292  Some(k_quants::q8_k),       None;
+    IQ2_XXS  16  256   66  Some(grid::iq2_xxs),        None;
+    IQ2_XS   17  256   74  Some(grid::iq2_xs),         None;
+    IQ3_XXS  18  256   98  Some(grid::iq3_xxs),        None;
+    IQ1_S    19  256   50  Some(grid::iq1_s),          None;
+    IQ4_NL   20   32   18  Some(iq4::iq4_nl),          Some(encode::iq4_nl);
+    IQ3_S    21  256  110  Some(grid::iq3_s),          None;
+    IQ2_S    22  256   82  Some(grid::iq2_s),          None;
+    IQ4_XS   23  256  136  Some(iq4::iq4_xs),          None;
+    I8       24    1    1  None,                       None;
+    I16      25    1    2  None,                       None;
+    I32      26    1    4  None,                       None;
+    I64      27    1    8  None,                       None;
+    F64      28    1    8  None,                       None;
+    IQ1_M    29  256   56  Some(grid::iq1_m),          None;
+    BF16     30    1    2  Some(float::bf16),          Some(encode::bf16);
+    TQ1_0    34  256   54  Some(ternary::tq1_0),       None;
+    TQ2_0    35  256   66  Some(ternary::tq2_0),       None;
+    MXFP4    39   32   17  Some(fp4::mxfp4),           None;
+    NVFP4    40   64   36  Some(fp4::nvfp4),           None;
+    Q1_0     41  128   18  None,                       None;
     // Not in gguf-py 0.19.0. ggml proper has groups of 64; at least one fork writes groups of 128
     // (34 bytes) under this id.
-    Q2_0     42   64   18  None;
+    Q2_0     42   64   18  None,                       None;
 }
 
 impl GgmlType {
@@ -196,6 +266,15 @@ impl GgmlType {
     pub fn can_decode(self) -> bool {
         self.entry().decode.is_some()
     }
+
+    /// Whether [`quantize`](crate::quantize) knows this type.
+    pub fn can_encode(self) -> bool {
+        self.entry().encode.is_some()
+    }
+
+    pub(crate) fn encoder(self) -> Option<Encoder> {
+        self.entry().encode
+    }
 }
 
 impl fmt::Display for GgmlType {
@@ -204,7 +283,8 @@ impl fmt::Display for GgmlType {
     }
 }
 
-/// Decodes whole blocks to f32: bit for bit what gguf-py's `dequantize` yields.
+/// Decodes whole blocks to f32: bit for bit what gguf-py's `dequantize` yields (which does not know
+/// Q8_1 and Q8_K).
 ///
 /// `src` holds blocks of type `ty`, `dst` takes their elements in order and must have exactly their
 /// number. Scales that are not finite pass through as IEEE arithmetic has it.
@@ -300,11 +380,12 @@ mod tests {
 
     #[test]
     fn an_unsupported_type_is_named_with_those_that_work() {
-        let error = dequantize(GgmlType::IQ2_XS, &[0; 74], &mut [0.0; 256]).unwrap_err();
+        let error = dequantize(GgmlType::Q1_0, &[0; 18], &mut [0.0; 128]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "decoding tensors of type IQ2_XS is not supported yet (supported: F32, F16, Q4_0, Q5_0, Q8_0, Q4_K, Q5_K, \
-             Q6_K, IQ4_NL, BF16)"
+            "decoding tensors of type Q1_0 is not supported yet (supported: F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, \
+             Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K, IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S, IQ4_NL, IQ3_S, IQ2_S, IQ4_XS, \
+             IQ1_M, BF16, TQ1_0, TQ2_0, MXFP4, NVFP4)"
         );
     }
 
