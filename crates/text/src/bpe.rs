@@ -1,24 +1,22 @@
-//! Byte-level BPE on plain text: the only file that knows the `tokenizers` crate (its 1.0 renames much of what is
-//! used here).
+//! Byte-level BPE on plain text. This file and `split.rs` are the only ones that know the `tokenizers` crate (its 1.0
+//! renames much of what is used here).
 //!
-//! Text is cut by the pre-tokenizer's regular expression, each piece is written in the byte alphabet and merged.
+//! Text is cut by the pre-tokenizer's regular expressions, each piece is written in the byte alphabet and merged.
 //! Nothing is normalised, no space is put in front, added tokens are not looked for.
 
 use tokenizers::Model as _;
 use tokenizers::models::bpe::{BPE, Vocab as EngineVocab};
-use tokenizers::utils::SysRegex;
 
+use crate::split::Splitter;
 use crate::vocab::{TokenKind, Vocab};
 use crate::{TextError, TokenId, bytes};
-
-/// Longest run of blanks that is encoded, in characters. The expression's `\s*[\r\n]+` backs up through such a run,
-/// and the engine aborts a search after ten million steps.
-pub const MAX_BLANK_RUN: usize = 1 << 20;
 
 /// The merge engine of one vocabulary.
 pub(crate) struct Bpe {
     engine: BPE,
-    pieces: SysRegex,
+    splitter: Splitter,
+    /// The bytes that no token stands for.
+    without_token: [bool; 256],
 }
 
 impl Bpe {
@@ -29,14 +27,20 @@ impl Bpe {
             .filter(|(_, token)| token.kind == TokenKind::Normal)
             .map(|(id, token)| (token.text.clone(), id))
             .collect();
-        // The engine drops what it has no token for; with all 256 bytes present that cannot happen.
-        if let Some(byte) = (0..=255u8)
-            .find(|byte| !normal.contains_key(bytes::to_char(*byte).encode_utf8(&mut [0; 4])))
+        let without_token: [bool; 256] = std::array::from_fn(|byte| {
+            let byte = bytes::to_char(byte as u8);
+            !normal.contains_key(byte.encode_utf8(&mut [0; 4]))
+        });
+        // Some vocabularies leave out bytes that their training text did not hold: control characters, far planes of
+        // Unicode. Without these it is no vocabulary of text.
+        if let Some(byte) = (b' '..=b'~')
+            .chain([b'\n'])
+            .find(|byte| without_token[usize::from(*byte)])
         {
             return Err(invalid(
                 "vocabulary",
                 format!("without a token for byte 0x{byte:02x}"),
-                "a token for each of the 256 bytes",
+                "a token for each visible character of ASCII, the blank and the newline",
             ));
         }
         // The engine reports a merge of unknown parts or result, but indexes out of bounds if the result is longer than
@@ -64,28 +68,26 @@ impl Bpe {
                     "pairs whose parts and result are tokens",
                 )
             })?;
-        let pieces = SysRegex::new(vocab.pre_tokenizer.pattern).map_err(|error| {
-            invalid(
-                "pre-tokenizer",
-                format!("unusable ({error})"),
-                "a regular expression",
-            )
-        })?;
-        Ok(Self { engine, pieces })
+        Ok(Self {
+            engine,
+            splitter: Splitter::new(vocab.pre_tokenizer)?,
+            without_token,
+        })
     }
 
     /// Appends the ids of `text`.
     pub(crate) fn encode(&self, text: &str, ids: &mut Vec<TokenId>) -> Result<(), TextError> {
-        check_blank_runs(text)?;
-        let mut word = String::new();
-        let mut done = 0;
-        for (start, end) in self.pieces.find_iter(text) {
-            // The known expressions match everywhere; a gap would be a piece of its own.
-            self.encode_piece(&text[done..start], &mut word, ids)?;
-            self.encode_piece(&text[start..end], &mut word, ids)?;
-            done = end;
+        // The engine would drop them without a word.
+        if let Some((at, byte)) = text
+            .bytes()
+            .enumerate()
+            .find(|(_, byte)| self.without_token[usize::from(*byte)])
+        {
+            return Err(TextError::ByteWithoutToken { byte, at });
         }
-        self.encode_piece(&text[done..], &mut word, ids)
+        let mut word = String::new();
+        self.splitter
+            .for_each(text, &mut |piece| self.encode_piece(piece, &mut word, ids))
     }
 
     /// The id of a normal token by its string in the byte alphabet.
@@ -99,9 +101,6 @@ impl Bpe {
         word: &mut String,
         ids: &mut Vec<TokenId>,
     ) -> Result<(), TextError> {
-        if piece.is_empty() {
-            return Ok(());
-        }
         word.clear();
         bytes::encode_into(piece, word);
         let tokens = self
@@ -113,30 +112,6 @@ impl Bpe {
         ids.extend(tokens.iter().map(|token| TokenId(token.id)));
         Ok(())
     }
-}
-
-fn check_blank_runs(text: &str) -> Result<(), TextError> {
-    if text.len() <= MAX_BLANK_RUN {
-        return Ok(());
-    }
-    let (mut run, mut start) = (0usize, 0usize);
-    for (at, c) in text.char_indices() {
-        if !c.is_whitespace() {
-            run = 0;
-            continue;
-        }
-        if run == 0 {
-            start = at;
-        }
-        run += 1;
-        if run > MAX_BLANK_RUN {
-            return Err(TextError::BlankRun {
-                limit: MAX_BLANK_RUN,
-                at: start,
-            });
-        }
-    }
-    Ok(())
 }
 
 fn invalid(key: &str, found: String, expected: &str) -> TextError {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use glim_gguf::Gguf;
 
-use crate::vocab::TextSource;
+use crate::vocab::{TextOptions, TextSource};
 use crate::{ChatTemplate, Rendered, TextError, Tokenizer, from_gguf, from_hf, taint};
 
 /// Tokenizer and chat template of one model.
@@ -25,7 +25,15 @@ impl TextModel {
     /// # Errors
     /// As [`Tokenizer::from_gguf`] and [`ChatTemplate::new`].
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, TextError> {
-        Self::new(from_gguf::read(gguf)?)
+        Self::from_gguf_with(gguf, TextOptions::default())
+    }
+
+    /// As [`from_gguf`](Self::from_gguf), with the user's options.
+    ///
+    /// # Errors
+    /// As [`from_gguf::read_with`] and [`TextModel::new`].
+    pub fn from_gguf_with(gguf: &Gguf, options: TextOptions<'_>) -> Result<Self, TextError> {
+        Self::new(from_gguf::read_with(gguf, options)?)
     }
 
     /// From a Hugging Face folder.
@@ -33,7 +41,15 @@ impl TextModel {
     /// # Errors
     /// As [`Tokenizer::from_hf`] and [`ChatTemplate::new`].
     pub fn from_hf(folder: &Path) -> Result<Self, TextError> {
-        Self::new(from_hf::read(folder)?)
+        Self::from_hf_with(folder, TextOptions::default())
+    }
+
+    /// As [`from_hf`](Self::from_hf), with the user's options.
+    ///
+    /// # Errors
+    /// As [`from_hf::read_with`] and [`TextModel::new`].
+    pub fn from_hf_with(folder: &Path, options: TextOptions<'_>) -> Result<Self, TextError> {
+        Self::new(from_hf::read_with(folder, options)?)
     }
 
     /// From data already read.

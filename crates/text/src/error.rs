@@ -51,6 +51,31 @@ pub enum TextError {
         supported: String,
     },
 
+    /// The file cuts text into pieces in a way that is not in the table of [`pretok`](crate::pretok).
+    #[error(
+        "{place}: `{key}` is {found}, which is no pre-tokenizer known here, and any other would give wrong token ids (known: \
+         {known}); if you know which one the model was trained with, name it with `--pre NAME`"
+    )]
+    UnknownPreTokenizer {
+        /// The file or metadata block looked at.
+        place: String,
+        /// The key or field.
+        key: String,
+        /// What stands there.
+        found: String,
+        /// The known names.
+        known: String,
+    },
+
+    /// The user names a pre-tokenizer that is not in the table.
+    #[error("`--pre {name}`: no pre-tokenizer has this name; known are {known}")]
+    NoSuchPreTokenizer {
+        /// The name given.
+        name: String,
+        /// The known names.
+        known: String,
+    },
+
     /// A file of a Hugging Face folder could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
@@ -75,6 +100,17 @@ pub enum TextError {
         /// The longest run that is accepted, in characters.
         limit: usize,
         /// Byte offset of the run in the piece of text that was being encoded.
+        at: usize,
+    },
+
+    /// The text holds a byte that the vocabulary cannot express.
+    #[error(
+        "the model's vocabulary has no token for byte 0x{byte:02x}, which the text holds at byte {at}; take that character out"
+    )]
+    ByteWithoutToken {
+        /// The byte, of the text in UTF-8.
+        byte: u8,
+        /// Its offset in the piece of text that was being encoded.
         at: usize,
     },
 

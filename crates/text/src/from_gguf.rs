@@ -5,8 +5,9 @@
 
 use glim_gguf::{Gguf, Metadata};
 
-use crate::vocab::{TextSource, TokenKind, Vocab, VocabToken};
-use crate::{TextError, TokenId, pretok};
+use crate::pretok::{self, PreTokenizer};
+use crate::vocab::{TextOptions, TextSource, TokenKind, Vocab, VocabToken};
+use crate::{TextError, TokenId};
 
 /// The only `tokenizer.ggml.model` supported: byte-level BPE.
 const MODEL: &str = "gpt2";
@@ -31,41 +32,43 @@ const SPECIAL_TOKEN_KEYS: [(&str, &str); 4] = [
 /// # Errors
 /// Absent or ill-typed keys, a tokenizer model other than `gpt2`, an unknown pre-tokenizer, ids out of range.
 pub fn read(gguf: &Gguf) -> Result<TextSource, TextError> {
-    from_metadata(gguf.metadata())
+    read_with(gguf, TextOptions::default())
+}
+
+/// As [`read`], with the user's options: a pre-tokenizer named there stands in for the file's.
+///
+/// # Errors
+/// As [`read`], and [`TextError::NoSuchPreTokenizer`].
+pub fn read_with(gguf: &Gguf, options: TextOptions<'_>) -> Result<TextSource, TextError> {
+    from_metadata(gguf.metadata(), options)
 }
 
 /// Reads the tokenizer from metadata alone.
 ///
 /// # Errors
-/// As [`read`].
-pub fn from_metadata(metadata: &Metadata) -> Result<TextSource, TextError> {
+/// As [`read_with`].
+pub fn from_metadata(
+    metadata: &Metadata,
+    options: TextOptions<'_>,
+) -> Result<TextSource, TextError> {
     let place = || metadata.path().display().to_string();
     let missing = |key: &str| TextError::Missing {
         place: place(),
         key: key.to_owned(),
         hint: "take a GGUF file that carries its tokenizer",
     };
-    let unsupported = |key: &str, found: &str, supported: String| TextError::Unsupported {
-        place: place(),
-        key: key.to_owned(),
-        found: format!("`{found}`"),
-        supported,
-    };
 
     let key = "tokenizer.ggml.model";
     let model = metadata.str(key)?.ok_or_else(|| missing(key))?;
     if model != MODEL {
-        return Err(unsupported(
-            key,
-            model,
-            format!("`{MODEL}`, which is byte-level BPE"),
-        ));
+        return Err(TextError::Unsupported {
+            place: place(),
+            key: key.to_owned(),
+            found: format!("`{model}`"),
+            supported: format!("`{MODEL}`, which is byte-level BPE"),
+        });
     }
-    let key = "tokenizer.ggml.pre";
-    let name = metadata.str(key)?.ok_or_else(|| missing(key))?;
-    let pre_tokenizer =
-        pretok::by_name(name).ok_or_else(|| unsupported(key, name, pretok::known_names()))?;
-
+    let pre_tokenizer = pre_tokenizer(metadata, options)?;
     let tokens = tokens(metadata)?;
     let id = |key: &str| -> Result<Option<TokenId>, TextError> {
         let Some(id) = metadata.uint(key)? else {
@@ -103,7 +106,7 @@ pub fn from_metadata(metadata: &Metadata) -> Result<TextSource, TextError> {
         pad,
         add_bos: metadata
             .bool("tokenizer.ggml.add_bos_token")?
-            .unwrap_or(false),
+            .unwrap_or(pre_tokenizer.add_bos),
         stop,
         tokens,
     };
@@ -114,6 +117,24 @@ pub fn from_metadata(metadata: &Metadata) -> Result<TextSource, TextError> {
         chat_template,
         special_tokens,
     })
+}
+
+fn pre_tokenizer(
+    metadata: &Metadata,
+    options: TextOptions<'_>,
+) -> Result<&'static PreTokenizer, TextError> {
+    if let Some(name) = options.pre {
+        return pretok::by_option(name);
+    }
+    let key = "tokenizer.ggml.pre";
+    let name = metadata.str(key)?;
+    name.and_then(pretok::by_name)
+        .ok_or_else(|| TextError::UnknownPreTokenizer {
+            place: metadata.path().display().to_string(),
+            key: key.to_owned(),
+            found: name.map_or_else(|| "absent".to_owned(), |name| format!("`{name}`")),
+            known: pretok::known_names(),
+        })
 }
 
 fn tokens(metadata: &Metadata) -> Result<Vec<VocabToken>, TextError> {

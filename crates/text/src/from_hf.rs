@@ -5,13 +5,14 @@
 //! `tokenizer_config.json`, is the template. Only byte-level BPE as GLM uses it is taken: every part of `tokenizer.json`
 //! that could change ids is looked at, and what is not known is refused by name.
 
+mod pre_tokenizer;
+
 use std::path::Path;
 
 use serde_json::Value as Json;
 
 use crate::error::json_kind;
-use crate::pretok::{self, PreTokenizer};
-use crate::vocab::{TextSource, TokenKind, Vocab, VocabToken};
+use crate::vocab::{TextOptions, TextSource, TokenKind, Vocab, VocabToken};
 use crate::{TextError, TokenId};
 
 /// Largest id accepted, so that a wild id cannot allocate the world.
@@ -33,6 +34,14 @@ const SPECIAL_TOKENS: [&str; 7] = [
 /// # Errors
 /// Unreadable or malformed files; anything in `tokenizer.json` beyond byte-level BPE with a known pre-tokenizer.
 pub fn read(folder: &Path) -> Result<TextSource, TextError> {
+    read_with(folder, TextOptions::default())
+}
+
+/// As [`read`], with the user's options: a pre-tokenizer named there stands in for the file's.
+///
+/// # Errors
+/// As [`read`], and [`TextError::NoSuchPreTokenizer`].
+pub fn read_with(folder: &Path, options: TextOptions<'_>) -> Result<TextSource, TextError> {
     let path = folder.join("tokenizer.json");
     let json = read_json(&path)?.ok_or_else(|| TextError::Missing {
         place: folder.display().to_string(),
@@ -42,7 +51,7 @@ pub fn read(folder: &Path) -> Result<TextSource, TextError> {
     let mut vocab = Reader {
         place: path.display().to_string(),
     }
-    .vocab(&json)?;
+    .vocab(&json, options)?;
 
     let config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or(Json::Null);
     let mut special_tokens = Vec::new();
@@ -151,7 +160,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn vocab(&self, json: &Json) -> Result<Vocab, TextError> {
+    fn vocab(&self, json: &Json, options: TextOptions<'_>) -> Result<Vocab, TextError> {
         for (key, supported) in [
             ("normalizer", "none"),
             ("truncation", "none"),
@@ -162,7 +171,8 @@ impl Reader {
             }
         }
         self.check_post_processor(json.get("post_processor").unwrap_or(&Json::Null))?;
-        let pre_tokenizer = self.pre_tokenizer(json.get("pre_tokenizer").unwrap_or(&Json::Null))?;
+        let pre_tokenizer =
+            self.pre_tokenizer(json.get("pre_tokenizer").unwrap_or(&Json::Null), options)?;
 
         let model = json.get("model").unwrap_or(&Json::Null);
         self.expect(model, "model", "type", &[Json::from("BPE")])?;
@@ -208,62 +218,6 @@ impl Reader {
                 "none, ByteLevel, TemplateProcessing",
             )),
         }
-    }
-
-    /// `Sequence [Split by a known expression, ByteLevel]`
-    fn pre_tokenizer(&self, value: &Json) -> Result<&'static PreTokenizer, TextError> {
-        let key = "pre_tokenizer";
-        let parts = value
-            .get("pretokenizers")
-            .and_then(Json::as_array)
-            .map(Vec::as_slice);
-        let (Some("Sequence"), Some([split, byte_level])) =
-            (value.get("type").and_then(Json::as_str), parts)
-        else {
-            return Err(self.unsupported(key, value, "a Sequence of Split and ByteLevel"));
-        };
-        self.expect(split, "pre_tokenizer[0]", "type", &[Json::from("Split")])?;
-        self.expect(
-            split,
-            "pre_tokenizer[0]",
-            "behavior",
-            &[Json::from("Isolated")],
-        )?;
-        self.expect(
-            split,
-            "pre_tokenizer[0]",
-            "invert",
-            &[Json::from(false), Json::Null],
-        )?;
-        self.expect(
-            byte_level,
-            "pre_tokenizer[1]",
-            "type",
-            &[Json::from("ByteLevel")],
-        )?;
-        self.expect(
-            byte_level,
-            "pre_tokenizer[1]",
-            "add_prefix_space",
-            &[Json::from(false)],
-        )?;
-        self.expect(
-            byte_level,
-            "pre_tokenizer[1]",
-            "use_regex",
-            &[Json::from(false)],
-        )?;
-        let pattern = &split["pattern"]["Regex"];
-        pattern
-            .as_str()
-            .and_then(pretok::by_pattern)
-            .ok_or_else(|| {
-                self.unsupported(
-                    "pre_tokenizer[0].pattern",
-                    &split["pattern"],
-                    &format!("the expressions of {}", pretok::known_names()),
-                )
-            })
     }
 
     /// The model's vocabulary and the added tokens, by id; ids that neither names are unused.

@@ -34,21 +34,22 @@ pub mod from_gguf;
 pub mod from_hf;
 mod parse;
 pub mod pretok;
+mod split;
 mod taint;
 mod template;
 mod tokenizer;
 mod vocab;
 
 pub use added::AddedTokens;
-pub use bpe::MAX_BLANK_RUN;
 pub use chat::{TextModel, starts_in_reasoning};
 pub use detok::{ControlTokens, Detokenizer};
 pub use error::TextError;
 pub use parse::Piece;
 pub use parse::glm::GlmParser;
+pub use split::{MAX_BLANK_RUN, Splitter};
 pub use template::{ChatRequest, ChatTemplate, Rendered};
 pub use tokenizer::{Special, Tokenizer};
-pub use vocab::{STOP_TEXTS, TextSource, TokenKind, Vocab, VocabToken};
+pub use vocab::{STOP_TEXTS, TextOptions, TextSource, TokenKind, Vocab, VocabToken};
 
 /// A token of the model's vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -50,7 +50,7 @@ impl Tokenizer {
     /// From a vocabulary already read.
     ///
     /// # Errors
-    /// Normal tokens outside the byte alphabet, bytes without a token, merges that name unknown tokens.
+    /// Normal tokens outside the byte alphabet, visible characters of ASCII without a token, merges that name unknown tokens.
     pub fn new(vocab: Vocab) -> Result<Self, TextError> {
         let mut token_bytes = Vec::new();
         let mut byte_ends = Vec::with_capacity(vocab.tokens.len());
@@ -88,7 +88,8 @@ impl Tokenizer {
     /// Token ids of a text. `bos` is put in front only if the file asks for it (`add_bos`); GLM files do not.
     ///
     /// # Errors
-    /// [`TextError::BlankRun`] for absurd runs of blanks.
+    /// [`TextError::BlankRun`] for absurd runs of blanks; [`TextError::ByteWithoutToken`] for a character that the
+    /// vocabulary cannot express (GLM's can express all).
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<TokenId>, TextError> {
         let mut ids = Vec::new();
         if self.vocab.add_bos {

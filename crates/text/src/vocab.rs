@@ -75,6 +75,13 @@ impl Vocab {
     }
 }
 
+/// What the user decides about a model's text, against what its files say.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TextOptions<'a> {
+    /// The pre-tokenizer, by a name of the table in [`pretok`](crate::pretok), whatever the file says (`--pre NAME`).
+    pub pre: Option<&'a str>,
+}
+
 /// Everything about text that a model's files hold.
 #[derive(Debug, Clone)]
 pub struct TextSource {

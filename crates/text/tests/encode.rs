@@ -146,17 +146,40 @@ fn ignore_merges_takes_a_whole_piece_that_is_a_token() {
     }
 }
 
-#[test]
-fn a_vocabulary_without_all_bytes_is_refused() {
+/// The tokenizer of the built-in model without the token of a byte, given in the byte alphabet.
+fn without(byte: &str) -> Result<Tokenizer, TextError> {
     let mut vocab = GGUF.tokenizer.vocab().clone();
     let slot = vocab
         .tokens
         .iter()
-        .position(|token| token.text == "!")
+        .position(|token| token.text == byte)
         .unwrap();
     vocab.tokens[slot].kind = TokenKind::Unused;
-    let error = Tokenizer::new(vocab).unwrap_err().to_string();
-    assert!(error.contains("byte 0x21"), "{error}");
+    Tokenizer::new(vocab)
+}
+
+#[test]
+fn a_vocabulary_without_the_characters_of_ascii_is_refused() {
+    for (byte, words) in [("!", "byte 0x21"), ("~", "byte 0x7e"), ("Ċ", "byte 0x0a")] {
+        let error = without(byte).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_text_with_a_byte_that_has_no_token_is_refused() {
+    // 0xf1 begins the characters from U+40000 on.
+    let tokenizer = without("ñ").unwrap();
+    let error = tokenizer.encode("ab\u{40000}", Special::Text).unwrap_err();
+    assert!(
+        matches!(error, TextError::ByteWithoutToken { byte: 0xf1, at: 2 }),
+        "{error}"
+    );
+    let text = "ab\u{3ffff}ñ";
+    assert_eq!(
+        tokenizer.encode(text, Special::Text).unwrap(),
+        GGUF.tokenizer.encode(text, Special::Text).unwrap()
+    );
 }
 
 #[test]

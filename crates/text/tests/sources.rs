@@ -8,7 +8,9 @@ use std::path::Path;
 use common::{GGUF, HF, ids};
 use glim_gguf::{Array, Gguf, Metadata};
 use glim_testkit::assets;
-use glim_text::{ChatRequest, TextModel, Tokenizer, from_gguf, from_hf, pretok};
+use glim_text::{
+    ChatRequest, TextError, TextModel, TextOptions, Tokenizer, from_gguf, from_hf, pretok,
+};
 use serde_json::{Value, json};
 
 /// The Hugging Face folder's text files, one of them changed.
@@ -65,7 +67,32 @@ fn parts_of_a_tokenizer_that_would_change_ids_are_refused_by_name() {
         (
             "/pre_tokenizer/pretokenizers/0/pattern/Regex",
             json!("\\w+"),
-            "the expressions of glm4, glm5",
+            r#"`pre_tokenizer` is a cut by the regular expressions ["\\w+"]"#,
+        ),
+        (
+            "/pre_tokenizer/pretokenizers/0/pattern",
+            json!({"String": " "}),
+            r#"`pre_tokenizer[0].pattern` is {"String":" "}"#,
+        ),
+        (
+            "/pre_tokenizer/pretokenizers/0/invert",
+            json!(true),
+            "`pre_tokenizer[0].invert` is true",
+        ),
+        (
+            "/pre_tokenizer/pretokenizers/0",
+            json!({"type": "Punctuation"}),
+            "`pre_tokenizer[0]` is `Punctuation`",
+        ),
+        (
+            "/pre_tokenizer/pretokenizers/1/use_regex",
+            json!(true),
+            "`pre_tokenizer` is a cut by the regular expressions",
+        ),
+        (
+            "/pre_tokenizer/pretokenizers/1",
+            json!({"type": "Metaspace"}),
+            "`pre_tokenizer` is `Sequence`, which is not supported (supported: ByteLevel, or a Sequence that ends with it)",
         ),
         (
             "/pre_tokenizer/pretokenizers/0/behavior",
@@ -196,7 +223,7 @@ fn gguf_metadata_that_cannot_be_used_is_named() {
         ),
         (
             |m| m.set("tokenizer.ggml.pre", "default"),
-            "supported: glm4, glm5",
+            "(known: glm4, glm5, ",
         ),
         (
             |m| m.set("tokenizer.ggml.eot_token_id", 4096u32),
@@ -227,7 +254,9 @@ fn gguf_metadata_that_cannot_be_used_is_named() {
     for (change, words) in cases {
         let mut metadata = metadata();
         change(&mut metadata);
-        let error = from_gguf::from_metadata(&metadata).unwrap_err().to_string();
+        let error = from_gguf::from_metadata(&metadata, TextOptions::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(words), "{words}: {error}");
     }
     for key in [
@@ -240,14 +269,18 @@ fn gguf_metadata_that_cannot_be_used_is_named() {
             .iter()
             .filter(|(name, _)| *name != key)
             .for_each(|(name, value)| less.set(name, value.clone()));
-        let error = from_gguf::from_metadata(&less).unwrap_err().to_string();
+        let error = from_gguf::from_metadata(&less, TextOptions::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(key), "{error}");
     }
 }
 
 #[test]
 fn another_template_sees_the_special_tokens_of_the_file() {
-    let model = TextModel::new(from_gguf::from_metadata(&metadata()).unwrap()).unwrap();
+    let model =
+        TextModel::new(from_gguf::from_metadata(&metadata(), TextOptions::default()).unwrap())
+            .unwrap();
     let model = model
         .with_template("{{ bos_token }}{{ eos_token }}")
         .unwrap();
@@ -263,21 +296,168 @@ fn another_template_sees_the_special_tokens_of_the_file() {
 fn the_name_glm5_means_glm4() {
     let mut metadata = metadata();
     metadata.set("tokenizer.ggml.pre", "glm5");
-    let model = TextModel::new(from_gguf::from_metadata(&metadata).unwrap()).unwrap();
+    let model =
+        TextModel::new(from_gguf::from_metadata(&metadata, TextOptions::default()).unwrap())
+            .unwrap();
     assert_eq!(
         model.tokenizer.vocab().pre_tokenizer,
         GGUF.tokenizer.vocab().pre_tokenizer
     );
 }
 
+/// `glm4` by default: what a name in the options gives instead.
+fn with_pre(pre: &str) -> TextOptions<'_> {
+    TextOptions { pre: Some(pre) }
+}
+
 #[test]
-fn every_spelling_in_the_table_leads_back_to_its_row() {
-    for row in pretok::PRE_TOKENIZERS {
-        for spelling in row.spellings.iter().chain([&row.pattern]) {
-            assert_eq!(pretok::by_pattern(spelling), Some(row));
+fn a_pre_tokenizer_named_by_the_user_stands_in_for_an_unknown_one() {
+    let mut unknown = metadata();
+    unknown.set("tokenizer.ggml.pre", "default");
+    let mut absent = Metadata::new();
+    metadata()
+        .iter()
+        .filter(|(key, _)| *key != "tokenizer.ggml.pre")
+        .for_each(|(key, value)| absent.set(key, value.clone()));
+    for (metadata, words) in [
+        (&unknown, "`tokenizer.ggml.pre` is `default`"),
+        (&absent, "`tokenizer.ggml.pre` is absent"),
+    ] {
+        let error = from_gguf::from_metadata(metadata, TextOptions::default()).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains(words), "{error}");
+        assert!(error.contains("`--pre NAME`"), "{error}");
+        assert!(error.contains(&pretok::known_names()), "{error}");
+    }
+    for metadata in [unknown, absent, metadata()] {
+        for name in ["glm5", "smollm"] {
+            let source = from_gguf::from_metadata(&metadata, with_pre(name)).unwrap();
+            assert_eq!(source.vocab.pre_tokenizer, pretok::by_name(name).unwrap());
         }
-        for name in row.aliases.iter().chain([&row.name]) {
-            assert_eq!(pretok::by_name(name), Some(row));
+    }
+    // The folder: an expression, and a part, that nobody knows.
+    for part in [
+        json!({"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated", "invert": false}),
+        json!({"type": "Punctuation"}),
+    ] {
+        let folder = folder(|name, json| {
+            if name == "tokenizer.json" {
+                json["pre_tokenizer"]["pretokenizers"][0] = part.clone();
+            }
+        });
+        let error = TextModel::from_hf(folder.path()).unwrap_err();
+        assert!(matches!(error, TextError::UnknownPreTokenizer { .. }));
+        assert!(error.to_string().contains("`--pre NAME`"), "{error}");
+        let model = TextModel::from_hf_with(folder.path(), with_pre("glm4")).unwrap();
+        let text = "Hello, world! 12345";
+        let special = glim_text::Special::Text;
+        assert_eq!(
+            model.tokenizer.encode(text, special).unwrap(),
+            HF.tokenizer.encode(text, special).unwrap()
+        );
+    }
+}
+
+#[test]
+fn a_name_of_the_user_that_nobody_knows_is_refused_with_the_known_ones() {
+    let gguf = Gguf::open(&assets::tiny_glm5()).unwrap();
+    for error in [
+        TextModel::from_gguf_with(&gguf, with_pre("default")).unwrap_err(),
+        TextModel::from_hf_with(&assets::odd_glm52(), with_pre("default")).unwrap_err(),
+    ] {
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "`--pre default`: no pre-tokenizer has this name; known are {}",
+                pretok::known_names()
+            )
+        );
+    }
+}
+
+#[test]
+fn a_pre_tokenizer_named_by_the_user_does_not_replace_the_byte_alphabet() {
+    let folder = folder(|name, json| {
+        if name == "tokenizer.json" {
+            json["pre_tokenizer"] = json!({"type": "Metaspace"});
         }
+    });
+    let error = TextModel::from_hf_with(folder.path(), with_pre("glm4")).unwrap_err();
+    assert!(matches!(error, TextError::Unsupported { .. }), "{error}");
+}
+
+#[test]
+fn a_name_brings_its_defaults_and_the_keys_of_the_file_override_them() {
+    let read = |pre: &str, add_bos: Option<bool>| {
+        let mut metadata = Metadata::new();
+        self::metadata()
+            .iter()
+            .filter(|(key, _)| *key != "tokenizer.ggml.add_bos_token")
+            .for_each(|(key, value)| metadata.set(key, value.clone()));
+        metadata.set("tokenizer.ggml.pre", pre);
+        if let Some(add_bos) = add_bos {
+            metadata.set("tokenizer.ggml.add_bos_token", add_bos);
+        }
+        let vocab = from_gguf::from_metadata(&metadata, TextOptions::default())
+            .unwrap()
+            .vocab;
+        (vocab.ignore_merges, vocab.add_bos)
+    };
+    for (pre, ignore_merges, add_bos) in [
+        ("glm4", true, false),
+        ("chatglm-bpe", false, false),
+        ("llama3", true, true),
+        ("qwen2", false, false),
+        ("deepseek-llm", false, false),
+        ("deepseek-v3", false, false),
+        ("gpt-2", false, false),
+        ("smollm", false, false),
+    ] {
+        assert_eq!(read(pre, None), (ignore_merges, add_bos), "{pre}");
+        for value in [true, false] {
+            assert_eq!(read(pre, Some(value)), (ignore_merges, value), "{pre}");
+        }
+    }
+}
+
+#[test]
+fn the_chains_of_published_tokenizers_are_recognised() {
+    let byte_level = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": use_regex});
+    let digits = |individual: bool| json!({"type": "Digits", "individual_digits": individual});
+    let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    let sequence = |parts: Vec<Value>| json!({"type": "Sequence", "pretokenizers": parts});
+    let splits = |name: &str| -> Vec<Value> {
+        let row = pretok::by_name(name).unwrap();
+        row.splits.iter().map(|one| split(one.pattern)).collect()
+    };
+    let mut deepseek_llm = splits("deepseek-llm");
+    *deepseek_llm.last_mut().unwrap() = digits(false);
+    for (chain, name) in [
+        (byte_level(true), "gpt-2"),
+        (
+            json!({"type": "ByteLevel", "add_prefix_space": false}),
+            "gpt-2",
+        ),
+        (sequence(vec![digits(true), byte_level(true)]), "smollm"),
+        (
+            sequence([splits("qwen2"), vec![byte_level(false)]].concat()),
+            "qwen2",
+        ),
+        (
+            sequence([splits("deepseek-v3"), vec![byte_level(false)]].concat()),
+            "deepseek-v3",
+        ),
+        (
+            sequence([deepseek_llm, vec![byte_level(false)]].concat()),
+            "deepseek-llm",
+        ),
+    ] {
+        let folder = folder(|file, json| {
+            if file == "tokenizer.json" {
+                json["pre_tokenizer"] = chain.clone();
+            }
+        });
+        let vocab = from_hf::read(folder.path()).unwrap().vocab;
+        assert_eq!(vocab.pre_tokenizer.name, name);
     }
 }

@@ -41,6 +41,23 @@ pub fn template_folder() -> Option<PathBuf> {
     folder.is_dir().then_some(folder)
 }
 
+/// The folder of llama.cpp's vocabularies, which are not in the repository; `None`, with a word about it, if nobody
+/// fetched them.
+pub fn vocab_folder() -> Option<PathBuf> {
+    let folder = match std::env::var_os("GLIM_VOCAB_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/vocabs"),
+    };
+    if !folder.is_dir() {
+        println!(
+            "skipped: no vocabularies in {}; fetch them with `python xtask/py/golden_text.py fetch-vocabs target/vocabs`",
+            folder.display()
+        );
+        return None;
+    }
+    Some(folder)
+}
+
 pub fn ids(values: &[u32]) -> Vec<TokenId> {
     values.iter().copied().map(TokenId).collect()
 }
