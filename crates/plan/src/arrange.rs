@@ -21,16 +21,29 @@ pub struct Arrangement {
     pub arena_bytes: usize,
 }
 
-/// An arrangement that lets two live buffers share bytes.
+/// What can be wrong with an arrangement.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("plan {plan}: {a} and {b} are live at the same time and share bytes of the arena")]
-pub struct OverlapError {
-    /// Plan.
-    pub plan: String,
-    /// One buffer.
-    pub a: String,
-    /// The other.
-    pub b: String,
+pub enum ArrangeError {
+    /// Two live buffers share bytes.
+    #[error("plan {plan}: {a} and {b} are live at the same time and share bytes of the arena")]
+    Overlap {
+        /// Plan.
+        plan: String,
+        /// One buffer.
+        a: String,
+        /// The other.
+        b: String,
+    },
+    /// A live buffer has no place, or one that reaches beyond the arena.
+    #[error("plan {plan}: {buffer} has no place within the arena's {arena_bytes} bytes")]
+    Unplaced {
+        /// Plan.
+        plan: String,
+        /// Buffer.
+        buffer: String,
+        /// Bytes of the arena.
+        arena_bytes: usize,
+    },
 }
 
 /// First and last operation (inclusive) at which each arena buffer is live.
@@ -103,26 +116,36 @@ pub fn arrange(plan: &Plan) -> Arrangement {
     }
 }
 
-/// Proves that no two buffers that are live at the same time share bytes.
+/// Proves that every live buffer lies in the arena, and that no two that are live at the same time share bytes.
 ///
 /// # Errors
-/// The first pair that does.
-pub fn check_arrangement(plan: &Plan, arrangement: &Arrangement) -> Result<(), OverlapError> {
-    let lives = lives(plan);
-    let spans: Vec<_> = (0..plan.buffers.len())
-        .filter_map(|i| {
-            let offset = *arrangement.offsets.get(i)?;
-            Some((i, offset?, offset? + plan.buffers[i].bytes(), lives[i]?))
-        })
-        .collect();
+/// The first buffer or pair that does not keep to this.
+pub fn check_arrangement(plan: &Plan, arrangement: &Arrangement) -> Result<(), ArrangeError> {
+    let mut spans = Vec::new();
+    for (i, life) in lives(plan).into_iter().enumerate() {
+        let Some(life) = life else { continue };
+        let buffer = &plan.buffers[i];
+        let start = arrangement.offsets.get(i).copied().flatten();
+        match start.map(|start| (start, start + buffer.bytes())) {
+            Some((start, end)) if end <= arrangement.arena_bytes => {
+                spans.push((buffer, start, end, life));
+            }
+            _ => {
+                return Err(ArrangeError::Unplaced {
+                    plan: plan.name.clone(),
+                    buffer: buffer.name.clone(),
+                    arena_bytes: arrangement.arena_bytes,
+                });
+            }
+        }
+    }
     for (n, (a, a_start, a_end, a_life)) in spans.iter().enumerate() {
         for (b, b_start, b_end, b_life) in &spans[n + 1..] {
             if meet(*a_life, *b_life) && a_start < b_end && b_start < a_end {
-                let name = |i: usize| plan.buffers[i].name.clone();
-                return Err(OverlapError {
+                return Err(ArrangeError::Overlap {
                     plan: plan.name.clone(),
-                    a: name(*a),
-                    b: name(*b),
+                    a: a.name.clone(),
+                    b: b.name.clone(),
                 });
             }
         }

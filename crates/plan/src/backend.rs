@@ -7,7 +7,7 @@ use glim_quant::{GgmlType, QuantError};
 use thiserror::Error;
 
 use crate::BufferId;
-use crate::arrange::OverlapError;
+use crate::arrange::ArrangeError;
 use crate::check::CheckError;
 use crate::fuse::FusePattern;
 use crate::groups::WeightGroup;
@@ -92,9 +92,9 @@ pub enum BackendError {
     /// The plan breaks a rule.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// The arena lets live buffers overlap.
+    /// The arena is laid out wrongly.
     #[error(transparent)]
-    Overlap(#[from] OverlapError),
+    Arrange(#[from] ArrangeError),
     /// The inputs do not fit the plan.
     #[error(transparent)]
     Input(#[from] InputError),

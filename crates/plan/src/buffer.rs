@@ -158,7 +158,11 @@ impl InputKind {
         geometry: CacheGeometry,
         extents: InputExtents,
     ) -> Vec<usize> {
-        let InputExtents { outputs, vocab_size, forced } = extents;
+        let InputExtents {
+            outputs,
+            vocab_size,
+            forced,
+        } = extents;
         match self {
             Self::Tokens | Self::Positions | Self::SlotMapping => vec![step.tokens()],
             Self::CuSeqlens => vec![step.sequences() + 1],

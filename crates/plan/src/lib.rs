@@ -31,6 +31,7 @@ pub mod cost;
 pub mod fuse;
 pub mod groups;
 pub mod inputs;
+pub mod live;
 pub mod op;
 pub mod plan;
 mod print;
@@ -51,6 +52,7 @@ pub use fuse::{FusePattern, fuse};
 pub use glim_quant::GgmlType;
 pub use groups::{WeightGroup, weight_groups};
 pub use inputs::{InputError, StepInputs};
+pub use live::{LiveBounds, LiveStep};
 pub use op::{
     CarryRef, CollectiveId, Cols, Op, OpNode, Paging, Precision, RopeSpec, RopeStyle, RouterSpec,
     SampleInputs, Scoring,

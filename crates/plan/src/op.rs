@@ -467,7 +467,13 @@ impl Op {
                 out,
                 ..
             } => Access::new(&[*q, *weights, *keys], &[*out]).read_paging(paging),
-            Op::IndexSelect { scores, positions, forced, out, .. } => {
+            Op::IndexSelect {
+                scores,
+                positions,
+                forced,
+                out,
+                ..
+            } => {
                 let mut a = Access::new(&[*scores, *positions], &[*out]);
                 a.reads.extend(forced.map(|f| f.buffer));
                 a

@@ -214,7 +214,10 @@ impl PlanBuilder {
         Self {
             plan,
             by_name: HashMap::new(),
-            extents: InputExtents { outputs: step.tokens(), ..InputExtents::default() },
+            extents: InputExtents {
+                outputs: step.tokens(),
+                ..InputExtents::default()
+            },
         }
     }
 

@@ -167,9 +167,20 @@ impl Plan {
                 scale,
                 ..
             } => format!("{}, scale {scale}", self.names(&[*q, *weights, *keys])),
-            Op::IndexSelect { scores, topk, forced, .. } => {
-                let forced = forced.as_ref().map(|f| format!(", unless {}", self.cols(f)));
-                format!("{}, top {topk}{}", self.names(&[*scores]), forced.unwrap_or_default())
+            Op::IndexSelect {
+                scores,
+                topk,
+                forced,
+                ..
+            } => {
+                let forced = forced
+                    .as_ref()
+                    .map(|f| format!(", unless {}", self.cols(f)));
+                format!(
+                    "{}, top {topk}{}",
+                    self.names(&[*scores]),
+                    forced.unwrap_or_default()
+                )
             }
             Op::MlaAttend {
                 q_latent,
@@ -200,8 +211,13 @@ impl Plan {
                     .as_ref()
                     .map(|b| format!(" + {}", weight(b)))
                     .unwrap_or_default();
+                let groups = match spec.n_group {
+                    1 => String::new(),
+                    n => format!(" in {} of {n} groups", spec.topk_group),
+                };
+                let norm = if spec.norm { "normed, " } else { "" };
                 format!(
-                    "{}, {}{bias}, top {} by {:?}, scale {}",
+                    "{}, {}{bias}, top {}{groups} by {:?}, {norm}scale {}",
                     self.names(&[*x]),
                     weight(w),
                     spec.k,

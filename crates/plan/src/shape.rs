@@ -2,7 +2,7 @@
 
 use glim_quant::GgmlType;
 
-use crate::buffer::{BufferDecl, BufferId, BufferKind, Rows, StateKind};
+use crate::buffer::{BufferDecl, BufferId, BufferKind, InputKind, Rows, StateKind};
 use crate::op::{CarryRef, Cols, Op, Paging};
 use crate::plan::Plan;
 
@@ -102,6 +102,21 @@ impl Shapes<'_> {
         self.is(id, shape)
     }
 
+    /// The engine fills inputs by what they mean: positions where slots belong would have the right shape.
+    fn input(&self, id: BufferId, kind: InputKind) -> Rule {
+        let b = self.get(id);
+        if b.kind == BufferKind::Input(kind) {
+            Ok(())
+        } else {
+            Err(format!(
+                "{} is {:?}, expected the input {}",
+                b.name,
+                b.kind,
+                kind.name()
+            ))
+        }
+    }
+
     fn paged(&self, id: BufferId, width: usize) -> Rule {
         let b = self.get(id);
         match b.kind {
@@ -140,6 +155,9 @@ impl Shapes<'_> {
     fn paging(&self, p: &Paging) -> Rule {
         let sequences = self.plan.step.sequences();
         self.i32s(&[p.positions, p.cu_seqlens, p.block_tables])?;
+        self.input(p.positions, InputKind::Positions)?;
+        self.input(p.cu_seqlens, InputKind::CuSeqlens)?;
+        self.input(p.block_tables, InputKind::BlockTables)?;
         self.row_of(p.positions, Rows::Tokens, 1)?;
         self.is(p.cu_seqlens, &[sequences + 1])?;
         self.is(p.block_tables, &[sequences, self.plan.geometry.max_blocks])
@@ -152,6 +170,8 @@ impl Shapes<'_> {
             return Err(format!("{} is {:?}, expected a carry", b.name, b.kind));
         }
         self.i32s(&[c.carry, c.sequence_slots, c.cu_seqlens])?;
+        self.input(c.sequence_slots, InputKind::SequenceSlots)?;
+        self.input(c.cu_seqlens, InputKind::CuSeqlens)?;
         self.is(c.sequence_slots, &[sequences])?;
         self.is(c.cu_seqlens, &[sequences + 1])
     }
@@ -167,6 +187,7 @@ impl Shapes<'_> {
                 out,
             } => {
                 self.i32s(&[*tokens])?;
+                self.input(*tokens, InputKind::Tokens)?;
                 self.row_of(*tokens, Rows::Tokens, 1)?;
                 self.f32s(&[*out])?;
                 self.row_of(*out, Rows::Tokens, last(*table))?;
@@ -206,6 +227,7 @@ impl Shapes<'_> {
                 self.f32s(&[*x])?;
                 self.rows(*x, Rows::Tokens)?;
                 self.i32s(&[*positions])?;
+                self.input(*positions, InputKind::Positions)?;
                 self.row_of(*positions, Rows::Tokens, 1)?;
                 self.cols(&Cols {
                     buffer: *x,
@@ -227,6 +249,7 @@ impl Shapes<'_> {
                 state,
             } => {
                 self.i32s(&[*slots])?;
+                self.input(*slots, InputKind::SlotMapping)?;
                 self.row_of(*slots, Rows::Tokens, 1)?;
                 for p in parts {
                     self.f32s(&[p.buffer])?;
@@ -252,14 +275,22 @@ impl Shapes<'_> {
                 self.paging(paging)?;
                 self.row_of(*out, Rows::Tokens, self.plan.geometry.max_positions())
             }
-            Op::IndexSelect { scores, positions, topk, forced, out } => {
+            Op::IndexSelect {
+                scores,
+                positions,
+                topk,
+                forced,
+                out,
+            } => {
                 self.f32s(&[*scores])?;
                 self.i32s(&[*positions, *out])?;
+                self.input(*positions, InputKind::Positions)?;
                 self.row_of(*positions, Rows::Tokens, 1)?;
                 self.row_of(*scores, Rows::Tokens, self.plan.geometry.max_positions())?;
                 if let Some(forced) = forced {
                     self.i32s(&[forced.buffer])?;
-                    self.rows(forced.buffer, Rows::Tokens)?;
+                    self.input(forced.buffer, InputKind::ForcedTopk)?;
+                    self.row_of(forced.buffer, Rows::Tokens, last(forced.buffer))?;
                     self.cols(forced)?;
                     if forced.len != *topk {
                         return Err(format!("{} forced positions, expected {topk}", forced.len));
@@ -379,6 +410,7 @@ impl Shapes<'_> {
             } => {
                 self.f32s(&[*x, *out])?;
                 self.i32s(&[*output_rows])?;
+                self.input(*output_rows, InputKind::OutputRows)?;
                 self.rows(*x, Rows::Tokens)?;
                 self.row_of(*output_rows, Rows::Outputs, 1)?;
                 self.row_of(*out, Rows::Outputs, self.get(*x).row_elements())?;
@@ -443,6 +475,17 @@ impl Shapes<'_> {
                     *out,
                 ])?;
                 self.rows(*logits, Rows::Outputs)?;
+                for (id, kind) in [
+                    (i.output_rows, InputKind::OutputRows),
+                    (i.positions, InputKind::Positions),
+                    (i.temperature, InputKind::Temperature),
+                    (i.top_k, InputKind::TopK),
+                    (i.top_p, InputKind::TopP),
+                    (i.seeds, InputKind::Seeds),
+                    (i.token_mask, InputKind::TokenMask),
+                ] {
+                    self.input(id, kind)?;
+                }
                 self.row_of(i.positions, Rows::Tokens, 1)?;
                 for id in [i.output_rows, i.temperature, i.top_k, i.top_p, *out] {
                     self.row_of(id, Rows::Outputs, 1)?;

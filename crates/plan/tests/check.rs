@@ -412,3 +412,19 @@ fn placement_does_not_matter_to_the_check() {
     assert_eq!(plan.buffer(head).shape, [VOCAB, HIDDEN]);
     assert_eq!(check(&plan), Ok(()));
 }
+
+/// Positions have the shape of slots; a cache that is appended by position would overwrite other sequences' rows.
+#[test]
+fn an_input_of_another_kind_is_rejected() {
+    let mut plan = plan();
+    let positions = id(&plan, "positions");
+    match op(&mut plan, "blk.0.latent_append") {
+        Op::CacheAppend { slots, .. } => *slots = positions,
+        other => panic!("{other:?}"),
+    }
+    let message = check(&plan).unwrap_err().to_string();
+    assert!(
+        message.contains("expected the input slot_mapping"),
+        "{message}"
+    );
+}

@@ -31,6 +31,7 @@ fn a_new_block_holds_only_pads() {
         (InputKind::TopP, 16, 1f32.to_bits()),
         (InputKind::Seeds, 16 * 3, 0),
         (InputKind::TokenMask, 16 * 2, u32::MAX),
+        (InputKind::ForcedTopk, 16 * 6, NONE),
     ];
     assert_eq!(pads.map(|(kind, ..)| kind), InputKind::ALL);
     for (kind, words, pad) in pads {

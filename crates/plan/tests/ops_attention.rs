@@ -6,7 +6,7 @@ mod common;
 use common::close::assert_close;
 use common::feed::{Feed, GEOMETRY};
 use common::weights::Random;
-use glim_plan::{BufferId, Cols, GgmlType, InputKind, Op, Rows};
+use glim_plan::{BufferId, Cols, GgmlType, InputExtents, InputKind, Op, Rows};
 
 const F32: GgmlType = GgmlType::F32;
 /// Values are of the order of one, sums have at most 40 terms and three of them follow each other: 3 · 40 · 2⁻²⁴.
@@ -112,6 +112,7 @@ fn select(rows: usize, topk: usize, scores: &[f32]) -> Vec<Vec<i32>> {
             scores,
             positions,
             topk,
+            forced: None,
             out,
         },
     );
@@ -163,6 +164,63 @@ fn equal_scores_at_the_border_go_to_the_lower_position() {
         assert_eq!(found[6], [0, 1, 6]);
         assert_eq!(found[7], [0, 1, 6]);
     }
+}
+
+/// Forced positions lie side by side for several selections; each reads its own columns.
+#[test]
+fn a_forced_row_takes_its_own_columns_and_the_others_choose() {
+    let (rows, topk) = (7, 2);
+    let scores = Random(14).units(rows * GEOMETRY.max_positions());
+    let free = select(rows, topk, &scores);
+    let mut feed = Feed::new(rows);
+    feed.b.extents(InputExtents {
+        outputs: rows,
+        vocab_size: 0,
+        forced: 2 * topk,
+    });
+    let scores = feed.values("scores", &[GEOMETRY.max_positions()], &scores);
+    let positions = feed.b.input(InputKind::Positions);
+    let buffer = feed.b.input(InputKind::ForcedTopk);
+    for (name, start) in [("first", 0), ("second", topk)] {
+        let out = feed.out_i32(name, topk);
+        let forced = Some(Cols {
+            buffer,
+            start,
+            len: topk,
+        });
+        feed.b.op(
+            name,
+            Op::IndexSelect {
+                scores,
+                positions,
+                topk,
+                forced,
+                out,
+            },
+        );
+    }
+    // Row 3 is forced in both, row 5 in the second only, row 6 to fewer than it could have.
+    let mut words = vec![[-1; 4]; rows];
+    words[3] = [0, 1, 2, 3];
+    words[5] = [-1, 4, 1, 5];
+    words[6] = [6, -1, -1, -1];
+    let results = feed.run_with(|inputs| {
+        inputs
+            .set_i32(InputKind::ForcedTopk, words.concat())
+            .unwrap();
+    });
+    let rows_of = |name| -> Vec<Vec<i32>> {
+        results
+            .i32s(name)
+            .unwrap()
+            .chunks(topk)
+            .map(<[i32]>::to_vec)
+            .collect()
+    };
+    let (mut first, mut second) = (free.clone(), free);
+    (first[3], first[6]) = (vec![0, 1], vec![6, -1]);
+    (second[3], second[5]) = (vec![2, 3], vec![1, 5]);
+    assert_eq!((rows_of("first"), rows_of("second")), (first, second));
 }
 
 #[test]
@@ -226,6 +284,7 @@ impl Attention {
                     scores,
                     positions,
                     topk,
+                    forced: None,
                     out,
                 },
             );

@@ -106,6 +106,17 @@ fn a_wrong_position_is_named() {
 }
 
 #[test]
+fn a_wrong_forced_position_is_named() {
+    // Row 0 is at position 5: it may see 0..=5.
+    for position in [6, 100, -2] {
+        assert_eq!(
+            change(InputKind::ForcedTopk, 0, position),
+            named("blk.0.attend", "chosen position", position.into(), 6)
+        );
+    }
+}
+
+#[test]
 fn a_wrong_output_row_is_named() {
     // Row 2 is a pad; below −1 is no pad.
     for row in [2, 4, -2, i32::MIN] {

@@ -4,16 +4,20 @@ use super::math::{axpy, dot, softmax};
 use super::moe::largest;
 
 /// Cached rows of one sequence: position to row, through its block table.
-pub(crate) struct Cached<'a> {
-    pub(crate) rows: &'a [f32],
-    pub(crate) width: usize,
-    pub(crate) block_table: &'a [i32],
-    pub(crate) block_size: usize,
+pub struct Cached<'a> {
+    /// All rows of the paged state.
+    pub rows: &'a [f32],
+    /// Elements of a row.
+    pub width: usize,
+    /// Physical block of each logical block.
+    pub block_table: &'a [i32],
+    /// Tokens in a block.
+    pub block_size: usize,
 }
 
 impl Cached<'_> {
     /// The row of a position; the caller has checked that the block table covers it.
-    pub(crate) fn row(&self, position: usize) -> &[f32] {
+    pub fn row(&self, position: usize) -> &[f32] {
         let block = self.block_table[position / self.block_size] as usize;
         let slot = block * self.block_size + position % self.block_size;
         &self.rows[slot * self.width..][..self.width]
@@ -21,7 +25,7 @@ impl Cached<'_> {
 }
 
 /// Zero for what is negative. `f32::max` would also make a zero of NaN, and so hide a key that was never written.
-fn relu(x: f32) -> f32 {
+pub fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
@@ -44,7 +48,7 @@ pub(crate) fn index_scores(
 }
 
 /// Positions of the `topk` largest visible scores, ascending.
-pub(crate) fn index_select(visible: &[f32], topk: usize) -> Vec<usize> {
+pub fn index_select(visible: &[f32], topk: usize) -> Vec<usize> {
     let mut positions = largest(visible, topk);
     positions.sort_unstable();
     positions

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::attention::{Cached, attend, index_scores, index_select};
-use super::math::{layer_norm, matmul, rms_norm, rope, swiglu};
-use super::moe::{Experts, largest, route};
+use super::math::{layer_norm, matmul, rms_norm, rope_angles, rotate, swiglu};
+use super::moe::{Experts, route, top_k_merge};
 use super::{Prepared, ReferenceBackend, poison_of};
 use crate::backend::{BackendError, StepId, StepResults};
 use crate::buffer::{BufferId, BufferKind, InputKind, Rows};
@@ -340,13 +340,10 @@ impl<'a> Run<'a> {
                 let half = spec.style == RopeStyle::HalfSplit;
                 for (t, row) in values.chunks_exact_mut(row).enumerate() {
                     let position = self.i32s(*positions)[t];
+                    let position = self.index("position", position, i32::MAX as usize)?;
+                    let angles = rope_angles(position, spec.theta, spec.n);
                     for head in row.chunks_exact_mut(width) {
-                        rope(
-                            &mut head[spec.start..][..spec.n],
-                            position,
-                            spec.theta,
-                            half,
-                        );
+                        rotate(&mut head[spec.start..][..spec.n], &angles, half);
                     }
                 }
                 self.store(*x, &values);
@@ -548,13 +545,9 @@ impl<'a> Run<'a> {
                     .chunks_exact(n)
                     .zip(self.i32s(*ids).chunks_exact(n))
                 {
-                    // Candidates in the order of their ids, so that ties go to the lower one.
-                    let mut order: Vec<usize> = (0..n).collect();
-                    order.sort_by_key(|i| row_ids[*i]);
-                    let sorted: Vec<f32> = order.iter().map(|i| row[*i]).collect();
-                    for i in largest(&sorted, *k) {
-                        best.push(sorted[i]);
-                        best_ids.push(row_ids[order[i]]);
+                    for (value, id) in top_k_merge(row, row_ids, *k) {
+                        best.push(value);
+                        best_ids.push(id);
                     }
                 }
                 self.store(*out_values, &best);

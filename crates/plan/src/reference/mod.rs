@@ -4,10 +4,10 @@
 //! the replay form all the same: a prepared step holds no counts, its inputs are copied into one block of its own memory, and
 //! temporaries live in one arena at the offsets that [`arrange()`] chose.
 
-mod attention;
+pub mod attention;
 mod exec;
-mod math;
-mod moe;
+pub mod math;
+pub mod moe;
 
 use std::collections::HashMap;
 

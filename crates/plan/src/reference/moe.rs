@@ -4,7 +4,7 @@ use super::math::{axpy, matmul, sigmoid, softmax, swiglu};
 use crate::op::{RouterSpec, Scoring};
 
 /// Chooses experts for one row of router logits: ids ascending, and their weights.
-pub(crate) fn route(logits: &[f32], bias: Option<&[f32]>, spec: &RouterSpec) -> Vec<(usize, f32)> {
+pub fn route(logits: &[f32], bias: Option<&[f32]>, spec: &RouterSpec) -> Vec<(usize, f32)> {
     let mut scores = logits.to_vec();
     match spec.scoring {
         Scoring::Sigmoid => scores.iter_mut().for_each(|s| *s = sigmoid(*s)),
@@ -44,7 +44,7 @@ fn keep_groups(choice: &mut [f32], n_group: usize, topk_group: usize) {
 }
 
 /// Indices of the `k` largest, largest first; equal values: the lower index first.
-pub(crate) fn largest(values: &[f32], k: usize) -> Vec<usize> {
+pub fn largest(values: &[f32], k: usize) -> Vec<usize> {
     // A total order for NaN's sake; adding zero makes −0 and 0 equal in it.
     let key = |i: usize| values[i] + 0.0;
     let order = |a: &usize, b: &usize| key(*b).total_cmp(&key(*a)).then(a.cmp(b));
@@ -55,6 +55,18 @@ pub(crate) fn largest(values: &[f32], k: usize) -> Vec<usize> {
     }
     ids.sort_unstable_by(order);
     ids
+}
+
+/// The `k` largest of a row of candidates with their ids, largest first; equal values: the lower id first.
+pub fn top_k_merge(values: &[f32], ids: &[i32], k: usize) -> Vec<(f32, i32)> {
+    // In the order of the ids, so that `largest` breaks ties as it should.
+    let mut order: Vec<usize> = (0..ids.len()).collect();
+    order.sort_by_key(|i| ids[*i]);
+    let sorted: Vec<f32> = order.iter().map(|i| values[*i]).collect();
+    largest(&sorted, k)
+        .into_iter()
+        .map(|i| (sorted[i], ids[order[i]]))
+        .collect()
 }
 
 /// The weights of all experts, row-major: `gate`, `up` `[E, I, D]`, `down` `[E, D, I]`.

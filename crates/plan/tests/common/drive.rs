@@ -99,6 +99,7 @@ pub(crate) fn fill(inputs: &mut StepInputs, chunks: &[Chunk]) -> Result<(), Inpu
         InputKind::Tokens,
         chunks.iter().flat_map(|c| c.tokens.iter().copied()),
     )?;
+    inputs.set_i32(InputKind::ForcedTopk, [])?;
     inputs.set_i32(
         InputKind::Positions,
         chunks.iter().flat_map(Chunk::positions).map(|p| p as i32),

@@ -3,8 +3,8 @@
 
 use glim_plan::reference::{ReferenceBackend, ReferenceOptions};
 use glim_plan::{
-    Backend, BufferId, CacheGeometry, GgmlType, InputKind, Op, Paging, Plan, PlanBuilder,
-    Precision, Rows, StepInputs, StepKind, StepResults, check, weight_groups,
+    Backend, BufferId, CacheGeometry, GgmlType, InputExtents, InputKind, Op, Paging, Plan,
+    PlanBuilder, Precision, Rows, StepInputs, StepKind, StepResults, check, weight_groups,
 };
 
 use super::weights::Weights;
@@ -38,6 +38,15 @@ impl Feed {
             rows,
             weights: Weights::default(),
         }
+    }
+
+    /// Output rows, and the vocabulary of the token mask.
+    pub(crate) fn outputs(&mut self, outputs: usize, vocab_size: usize) {
+        self.b.extents(InputExtents {
+            outputs,
+            vocab_size,
+            ..InputExtents::default()
+        });
     }
 
     pub(crate) fn weight(&mut self, name: &str, shape: &[usize], values: &[f32]) -> BufferId {

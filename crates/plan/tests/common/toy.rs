@@ -3,8 +3,8 @@
 //! shared one.
 
 use glim_plan::{
-    BufferId, CacheGeometry, CarryRef, Cols, GgmlType, InputKind, Op, Paging, Plan, PlanBuilder,
-    Precision, RopeSpec, RopeStyle, RouterSpec, Rows, SampleInputs, Scoring, StepKind,
+    BufferId, CacheGeometry, CarryRef, Cols, GgmlType, InputExtents, InputKind, Op, Paging, Plan,
+    PlanBuilder, Precision, RopeSpec, RopeStyle, RouterSpec, Rows, SampleInputs, Scoring, StepKind,
 };
 
 pub(crate) const VOCAB: usize = 41;
@@ -60,7 +60,11 @@ struct Toy {
 impl Toy {
     fn emit(name: &str, step: StepKind) -> Plan {
         let mut b = PlanBuilder::new(name, step, GEOMETRY);
-        b.outputs(step.tokens(), VOCAB);
+        b.extents(InputExtents {
+            outputs: step.tokens(),
+            vocab_size: VOCAB,
+            forced: TOPK,
+        });
         let mut toy = Self {
             b,
             tokens: step.tokens(),
@@ -335,12 +339,14 @@ impl Toy {
             Rows::Tokens,
         );
         let positions = paging.positions;
+        let forced = Some(all(self.b.input(InputKind::ForcedTopk), TOPK));
         self.b.op(
             "blk.0.index_select",
             Op::IndexSelect {
                 scores,
                 positions,
                 topk: TOPK,
+                forced,
                 out,
             },
         );
