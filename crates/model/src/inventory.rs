@@ -59,6 +59,11 @@ impl Inventory {
         &self.config
     }
 
+    /// Hyper-parameters, to be changed: for experiments, and for tests that break a model on purpose. Shapes stay as they are.
+    pub fn config_mut(&mut self) -> &mut Config {
+        &mut self.config
+    }
+
     /// Name, type and shape of a weight; the head of a tied model is its embedding.
     pub(crate) fn weight(
         &self,
