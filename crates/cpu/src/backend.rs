@@ -1,0 +1,368 @@
+//! Memory of the CPU backend, and the [`Backend`] contract over it.
+
+use std::collections::HashMap;
+
+use glim_plan::fuse::ADD_RMS_NORM;
+use glim_plan::{
+    Arrangement, Backend, BackendError, BufferKind, Caps, GgmlType, LiveBounds, LiveStep, Plan,
+    ReadTarget, StateDecl, StateKind, StepId, StepInputs, StepResults, WeightGroup, WeightSource,
+    arrange, check, check_arrangement,
+};
+
+use crate::detect::Isa;
+use crate::matmul::q8::Q8;
+use crate::matmul::{Kernels, Math, Scratch, Weight};
+use crate::moe::ExpertBuffers;
+use crate::pool::Pool;
+use crate::step::Run;
+
+/// How the backend runs.
+#[derive(Debug, Clone)]
+pub struct CpuOptions {
+    /// Arithmetic.
+    pub math: Math,
+    /// Threads; `None`: as many as the process may use.
+    pub threads: Option<usize>,
+    /// Kernels; `None`: the best that this machine has.
+    pub isa: Option<Isa>,
+    /// Fill every output with NaN before its operation; one that still holds NaN afterwards is an error.
+    pub poison: bool,
+}
+
+impl Default for CpuOptions {
+    fn default() -> Self {
+        Self {
+            math: Math::Fast,
+            threads: None,
+            isa: None,
+            poison: false,
+        }
+    }
+}
+
+/// A state's rows.
+pub(crate) struct State {
+    decl: StateDecl,
+    pub(crate) rows: Vec<f32>,
+}
+
+impl State {
+    /// Elements of a row.
+    pub(crate) fn width(&self) -> usize {
+        self.decl.shape.iter().product()
+    }
+}
+
+pub(crate) struct Prepared {
+    pub(crate) plan: Plan,
+    pub(crate) arrangement: Arrangement,
+    pub(crate) inputs: StepInputs,
+    /// By buffer: index of the weight, state or carry that it is.
+    pub(crate) bound: Vec<usize>,
+}
+
+/// Weights, states and arena of one rank, and the threads that work on them.
+pub struct CpuBackend {
+    kernels: Kernels,
+    poison: bool,
+    pub(crate) pool: Pool,
+    pub(crate) weights: Vec<Weight>,
+    weight_index: HashMap<String, usize>,
+    pub(crate) states: Vec<State>,
+    state_index: HashMap<String, usize>,
+    pub(crate) carries: Vec<Vec<u32>>,
+    carry_index: HashMap<String, usize>,
+    block_size: usize,
+    blocks: usize,
+    sequence_slots: usize,
+    steps: Vec<Prepared>,
+    arena: Vec<u32>,
+    /// Buffers that steps use and keep, so that a step allocates nothing of size.
+    pub(crate) q8: Q8,
+    pub(crate) scratch: Vec<Scratch>,
+    pub(crate) experts: ExpertBuffers,
+}
+
+impl CpuBackend {
+    /// A backend without weights.
+    pub fn new(options: CpuOptions) -> Self {
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = Pool::new(options.threads.unwrap_or(available));
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        Self {
+            kernels: Kernels {
+                isa,
+                math: options.math,
+            },
+            poison: options.poison,
+            scratch: (0..pool.threads()).map(|_| Scratch::default()).collect(),
+            pool,
+            weights: Vec::new(),
+            weight_index: HashMap::new(),
+            states: Vec::new(),
+            state_index: HashMap::new(),
+            carries: Vec::new(),
+            carry_index: HashMap::new(),
+            block_size: 0,
+            blocks: 0,
+            sequence_slots: 0,
+            steps: Vec::new(),
+            arena: Vec::new(),
+            q8: Q8::default(),
+            experts: ExpertBuffers::default(),
+        }
+    }
+
+    fn unsupported(&self, plan: &Plan, reason: String) -> BackendError {
+        BackendError::Unsupported {
+            backend: self.caps().name,
+            plan: plan.name.clone(),
+            reason,
+        }
+    }
+
+    /// Index of what each buffer of a plan stands for.
+    fn bind(&mut self, plan: &Plan) -> Result<Vec<usize>, BackendError> {
+        let missing = |what, name: &str, action| BackendError::Missing {
+            plan: plan.name.clone(),
+            what,
+            name: name.into(),
+            action,
+        };
+        let mut bound = vec![usize::MAX; plan.buffers.len()];
+        for (b, bound) in plan.buffers.iter().zip(&mut bound) {
+            match b.kind {
+                BufferKind::Weight => {
+                    let index = *self
+                        .weight_index
+                        .get(&b.name)
+                        .ok_or_else(|| missing("weight", &b.name, "loaded"))?;
+                    let w = &self.weights[index];
+                    if w.ty != b.dtype || w.shape != b.shape {
+                        return Err(BackendError::WeightDiffers {
+                            weight: b.name.clone(),
+                            plan: plan.name.clone(),
+                            found: format!("{} {:?}", w.ty, w.shape),
+                            expected: format!("{} {:?}", b.dtype, b.shape),
+                        });
+                    }
+                    *bound = index;
+                }
+                BufferKind::State(kind) => {
+                    let decl = StateDecl {
+                        name: b.name.clone(),
+                        kind,
+                        dtype: b.dtype,
+                        shape: b.shape.clone(),
+                    };
+                    let index = self.state_index.get(&b.name).copied();
+                    let index = index
+                        .filter(|i| self.states[*i].decl == decl)
+                        .ok_or_else(|| missing("state", &b.name, "allocated"))?;
+                    if b.dtype != GgmlType::F32 || !matches!(kind, StateKind::Paged { .. }) {
+                        return Err(
+                            self.unsupported(plan, format!("state {} is not paged F32", b.name))
+                        );
+                    }
+                    if plan.geometry.block_size != self.block_size {
+                        let reason = format!("its blocks are not of {} tokens", self.block_size);
+                        return Err(self.unsupported(plan, reason));
+                    }
+                    *bound = index;
+                }
+                BufferKind::Carry => {
+                    if b.elements() != self.sequence_slots {
+                        let reason = format!(
+                            "carry {} does not have {} slots",
+                            b.name, self.sequence_slots
+                        );
+                        return Err(self.unsupported(plan, reason));
+                    }
+                    *bound = *self.carry_index.entry(b.name.clone()).or_insert_with(|| {
+                        self.carries.push(vec![0; b.elements()]);
+                        self.carries.len() - 1
+                    });
+                }
+                BufferKind::Input(_) | BufferKind::Temp | BufferKind::Result => {}
+            }
+        }
+        Ok(bound)
+    }
+}
+
+impl Backend for CpuBackend {
+    fn caps(&self) -> Caps {
+        let math = match self.kernels.math {
+            Math::Exact => "exact",
+            Math::Fast => "fast",
+        };
+        let threads = self.pool.threads();
+        let plural = if threads == 1 { "" } else { "s" };
+        Caps {
+            name: format!(
+                "cpu ({}, {math} math, {threads} thread{plural})",
+                self.kernels.isa
+            ),
+            patterns: vec![ADD_RMS_NORM],
+            weight_types: GgmlType::ALL
+                .iter()
+                .copied()
+                .filter(|ty| ty.can_decode())
+                .collect(),
+        }
+    }
+
+    fn load(
+        &mut self,
+        groups: &[WeightGroup],
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        for name in groups.iter().flat_map(|g| &g.names) {
+            let data = source.weight(name)?;
+            if !data.ty.can_decode() {
+                let source = glim_quant::QuantError::Unsupported { ty: data.ty };
+                return Err(BackendError::Decode {
+                    weight: name.clone(),
+                    source,
+                });
+            }
+            let cols = data.shape.last().copied().unwrap_or(1);
+            let rows: usize = data.shape.iter().rev().skip(1).product();
+            let expected = data.ty.row_bytes(cols).map(|row| row * rows);
+            if expected != Some(data.bytes.len()) {
+                return Err(BackendError::Source {
+                    weight: name.clone(),
+                    reason: format!(
+                        "{} bytes for {:?} of {}, expected {expected:?}",
+                        data.bytes.len(),
+                        data.shape,
+                        data.ty
+                    ),
+                });
+            }
+            let weight = Weight::new(data.ty, data.shape, data.bytes.into_owned());
+            self.weight_index.insert(name.clone(), self.weights.len());
+            self.weights.push(weight);
+        }
+        Ok(())
+    }
+
+    fn alloc_state(
+        &mut self,
+        decls: &[StateDecl],
+        block_size: usize,
+        blocks: usize,
+        sequence_slots: usize,
+    ) -> Result<(), BackendError> {
+        (self.block_size, self.blocks, self.sequence_slots) = (block_size, blocks, sequence_slots);
+        let fill = if self.poison { f32::NAN } else { 0.0 };
+        for decl in decls {
+            let rows = match decl.kind {
+                StateKind::Paged { .. } => block_size * blocks,
+                StateKind::Slot { .. } => sequence_slots,
+            };
+            let rows = vec![fill; rows * decl.shape.iter().product::<usize>()];
+            self.state_index
+                .insert(decl.name.clone(), self.states.len());
+            self.states.push(State {
+                decl: decl.clone(),
+                rows,
+            });
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
+        if plan.world_size != 1 {
+            let reason = format!("it runs one rank, not {}", plan.world_size);
+            return Err(self.unsupported(plan, reason));
+        }
+        check(plan)?;
+        let bound = self.bind(plan)?;
+        let arrangement = arrange(plan);
+        check_arrangement(plan, &arrangement)?;
+        let words = arrangement.arena_bytes / size_of::<u32>();
+        if self.arena.len() < words {
+            self.arena.resize(words, f32::NAN.to_bits());
+        }
+        let id = StepId(self.steps.len() as u32);
+        let inputs = StepInputs::new(plan);
+        self.steps.push(Prepared {
+            plan: plan.clone(),
+            arrangement,
+            inputs,
+            bound,
+        });
+        Ok(id)
+    }
+
+    fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError> {
+        let index = step.0 as usize;
+        if index >= self.steps.len() {
+            return Err(BackendError::Missing {
+                plan: "of this call".into(),
+                what: "step",
+                name: index.to_string(),
+                action: "prepared",
+            });
+        }
+        self.steps[index].inputs.copy_from(inputs)?;
+        let bounds = LiveBounds {
+            blocks: self.blocks,
+            sequence_slots: self.sequence_slots,
+        };
+        let live = LiveStep::read(&self.steps[index].plan, &self.steps[index].inputs, bounds)?;
+        // Out of `self` for the time of the run, so that the run can borrow both.
+        let mut arena = std::mem::take(&mut self.arena);
+        let prepared = self.steps.swap_remove(index);
+        let (kernels, poison) = (self.kernels, self.poison);
+        let result = Run::new(self, &prepared, &mut arena, &live, kernels, poison).step();
+        self.steps.push(prepared);
+        let last = self.steps.len() - 1;
+        self.steps.swap(index, last);
+        self.arena = arena;
+        result
+    }
+
+    fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
+        let missing = |what, name: &str| BackendError::Missing {
+            plan: "of this call".into(),
+            what,
+            name: name.into(),
+            action: "loaded",
+        };
+        match target {
+            ReadTarget::Weight(name) => {
+                let index = self
+                    .weight_index
+                    .get(name)
+                    .ok_or_else(|| missing("weight", name))?;
+                Ok(self.weights[*index].bytes.clone())
+            }
+            ReadTarget::State(name) => {
+                let index = self
+                    .state_index
+                    .get(name)
+                    .ok_or_else(|| missing("state", name))?;
+                Ok(bytemuck::cast_slice(&self.states[*index].rows).to_vec())
+            }
+            ReadTarget::Carry(name) => {
+                let index = self
+                    .carry_index
+                    .get(name)
+                    .ok_or_else(|| missing("carry", name))?;
+                Ok(bytemuck::cast_slice(&self.carries[*index]).to_vec())
+            }
+            ReadTarget::Buffer(step, id) => {
+                let prepared = self
+                    .steps
+                    .get(step.0 as usize)
+                    .ok_or_else(|| missing("step", &step.0.to_string()))?;
+                let buffer = prepared.plan.buffer(id);
+                let offset = prepared.arrangement.offsets[id.index()]
+                    .ok_or_else(|| missing("arena buffer", &buffer.name))?;
+                Ok(bytemuck::cast_slice(&self.arena[offset / 4..][..buffer.elements()]).to_vec())
+            }
+        }
+    }
+}
