@@ -1,2 +1,45 @@
-//! The glim binary
-fn main() {}
+//! `glim`: the one binary. Parses the command line, runs one subcommand, and turns its outcome into an exit code.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod builtin;
+mod cli;
+mod cmd;
+mod exit;
+mod loader;
+mod placement;
+mod prompt;
+mod ui;
+mod units;
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::exit::Exit;
+use crate::ui::Ui;
+
+fn main() -> ExitCode {
+    // Needed before parsing too: a wrong command line and a panic are told in the form that the caller asked for.
+    let wants_json = std::env::args_os()
+        .skip(1)
+        .take_while(|arg| arg != "--")
+        .any(|arg| arg == OsStr::new("--json"));
+    exit::install_panic_hook(wants_json);
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::report_clap(&error, wants_json).into(),
+    };
+    let ui = Ui::new(&cli.global);
+    cli.command
+        .run(&ui)
+        .unwrap_or_else(|failure| failure.report(&ui))
+        .into()
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit.code())
+    }
+}

@@ -1,0 +1,88 @@
+//! The command line as a whole: global options and the list of subcommands.
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand};
+
+use crate::cmd;
+use crate::exit::{Exit, Failure, table};
+use crate::ui::{ColorChoice, Ui};
+
+const ABOUT: &str =
+    "Runs GLM-5-class models (MLA, sparse attention, mixture of experts) from GGUF files";
+
+const MODEL_HELP: &str = "\
+MODEL is a .gguf file (any part of a split set), a folder with one such model, or a Hugging Face
+checkpoint folder. Without MODEL a small trained model that is built into glim runs.";
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Everything after `glim`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "glim", version, about = ABOUT, styles = STYLES, max_term_width = 100, disable_help_subcommand = true,
+    after_help = format!("{MODEL_HELP}\n\nExit codes:{}", table()),
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every subcommand.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Print one JSON object on stdout; everything else goes to stderr
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Tell more on stderr: what is loaded, and timings
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    pub(crate) verbose: bool,
+    /// Colours on stdout
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        help_heading = "Global options"
+    )]
+    pub(crate) color: ColorChoice,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Generate from a prompt, or chat in the terminal
+    Run(cmd::run::RunArgs),
+    /// Show what a model file is: hyper-parameters, tensors, memory, oddities, plans
+    Inspect(cmd::inspect::InspectArgs),
+    /// Show the rendered prompt and the token ids of a text or a conversation
+    Tokenize(cmd::tokenize::TokenizeArgs),
+    /// Measure a model: perplexity of a text, or distance to a reference
+    Eval(cmd::eval::EvalArgs),
+}
+
+impl Command {
+    pub(crate) fn run(self, ui: &Ui) -> Result<Exit, Failure> {
+        match self {
+            Command::Run(args) => cmd::run::run(args, ui),
+            Command::Inspect(args) => cmd::inspect::run(&args, ui),
+            Command::Tokenize(args) => cmd::tokenize::run(&args, ui),
+            Command::Eval(args) => cmd::eval::run(&args, ui),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_has_no_contradictions() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,6 @@
+//! Subcommands, one file each.
+
+pub(crate) mod eval;
+pub(crate) mod inspect;
+pub(crate) mod run;
+pub(crate) mod tokenize;

@@ -1,0 +1,344 @@
+//! How a command ends: exit codes, and the one place where an error becomes one.
+//!
+//! The codes are those of `sysexits.h`, so that a service manager can tell what a restart cannot mend (64, 65, 66, 69, 78)
+//! from what it can (70, 75). A failure is told in one line on stderr, with a hint on a second where there is something
+//! to do; with `--json` it is an object on stdout.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::error::ErrorKind;
+use glim_engine::EngineError;
+use glim_gguf::GgufError;
+use glim_model::{EmitError, ModelError};
+use glim_plan::BackendError;
+use glim_text::TextError;
+
+use crate::ui::Ui;
+
+macro_rules! exits {
+    ($($variant:ident $code:literal $name:literal $meaning:literal;)*) => {
+        /// What the process ends with.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Exit { $(#[doc = $meaning] $variant,)* }
+
+        impl Exit {
+            const ALL: &[Exit] = &[$(Exit::$variant,)*];
+
+            /// The number that the caller sees.
+            pub(crate) fn code(self) -> u8 {
+                match self { $(Exit::$variant => $code,)* }
+            }
+
+            /// The name in `--json` errors.
+            fn name(self) -> &'static str {
+                match self { $(Exit::$variant => $name,)* }
+            }
+
+            fn meaning(self) -> &'static str {
+                match self { $(Exit::$variant => $meaning,)* }
+            }
+        }
+    };
+}
+
+exits! {
+    Ok 0 "ok" "done";
+    No 1 "no" "done, and the answer is no: a check did not pass";
+    Usage 64 "usage" "wrong command line, or a request that cannot be served";
+    BadData 65 "bad_data" "a file is there, but broken or of an unsupported kind";
+    MissingFile 66 "missing_file" "a file is not there";
+    Unavailable 69 "unavailable" "a device is absent or held by another process";
+    Internal 70 "internal" "a bug in glim, or a result that is not a number";
+    Temporary 75 "temporary" "the system refused for now; try again";
+    Config 78 "config" "wrong configuration";
+}
+
+/// The list of exit codes, for `--help`.
+pub(crate) fn table() -> String {
+    let line = |exit: &Exit| format!("\n  {:>2}  {}", exit.code(), exit.meaning());
+    Exit::ALL.iter().map(line).collect()
+}
+
+/// Why a command could not do its job.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// A wrong command line or request.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// A file with wrong content.
+    pub(crate) fn bad_data(path: &Path, message: impl std::fmt::Display) -> Self {
+        Self::new(Exit::BadData, format!("{}: {message}", path.display()))
+    }
+
+    /// Says what to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// A file that could not be read.
+    pub(crate) fn read(path: &Path, error: &io::Error) -> Self {
+        let (exit, reason) = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                (Exit::MissingFile, "no such file".to_owned())
+            }
+            io::ErrorKind::InvalidData => (Exit::BadData, "not UTF-8 text".to_owned()),
+            _ => (Exit::BadData, format!("cannot be read: {error}")),
+        };
+        Self::new(exit, format!("{}: {reason}", path.display()))
+    }
+
+    /// Output that could not be written. A reader who has gone (`glim … | head`) is no failure: the command just ends.
+    pub(crate) fn write(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Exit::Ok, ""),
+            _ => Self::new(Exit::Temporary, format!("cannot write to stdout: {error}")),
+        }
+    }
+
+    fn file(missing: bool, message: String) -> Self {
+        Self::new(
+            if missing {
+                Exit::MissingFile
+            } else {
+                Exit::BadData
+            },
+            message,
+        )
+    }
+
+    /// The exit code, for a command that tells the failure itself.
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// The error as the value of `error` in a JSON object.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({ "kind": self.exit.name(), "message": one_line(&self.message), "hint": self.hint })
+    }
+
+    /// Tells the user.
+    pub(crate) fn report(&self, ui: &Ui) -> Exit {
+        match self.exit {
+            Exit::Ok => {}
+            _ if ui.json => tell_json(&self.to_json()),
+            _ => self.tell(),
+        }
+        self.exit
+    }
+
+    /// Tells it in words, on stderr.
+    pub(crate) fn tell(&self) {
+        let mut text = format!("glim: {}\n", one_line(&self.message));
+        if let Some(hint) = &self.hint {
+            text += &format!("hint: {}\n", one_line(hint));
+        }
+        // Nothing can be done if stderr is closed.
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn tell_json(error: &serde_json::Value) {
+    let _ = writeln!(io::stdout(), "{}", serde_json::json!({ "error": error }));
+}
+
+/// Tells about a command line that clap refused, or prints the help or version that it asked for.
+pub(crate) fn report_clap(error: &clap::Error, json: bool) -> Exit {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        // A reader who has gone is no failure.
+        let _ = error.print();
+        return Exit::Ok;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return Exit::Usage;
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));
+    if json {
+        let failure = Failure {
+            exit: Exit::Usage,
+            message: message.into(),
+            hint: Some(one_line(rest)),
+        };
+        tell_json(&failure.to_json());
+    } else {
+        let _ = io::stderr().write_all(format!("glim: {}\n{rest}", one_line(message)).as_bytes());
+    }
+    Exit::Usage
+}
+
+/// A panic is a bug: one line that asks for a report, exit 70.
+pub(crate) fn install_panic_hook(json: bool) {
+    std::panic::set_hook(Box::new(move |info| {
+        let place = info
+            .location()
+            .map(|l| format!("{}:{}", l.file(), l.line()))
+            .unwrap_or_default();
+        let payload = info.payload();
+        let literal = payload.downcast_ref::<&str>().copied();
+        let reason = literal
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no reason given");
+        let message = format!("internal error at {place}: {reason}");
+        let hint = concat!(
+            "this is a bug in glim ",
+            env!("CARGO_PKG_VERSION"),
+            ": please report this line and the command at ",
+            env!("CARGO_PKG_REPOSITORY")
+        );
+        let failure = Failure::new(Exit::Internal, message).hint(hint);
+        if json {
+            tell_json(&failure.to_json());
+        } else {
+            failure.tell();
+        }
+        std::process::exit(Exit::Internal.code().into());
+    }));
+}
+
+impl From<GgufError> for Failure {
+    fn from(error: GgufError) -> Self {
+        Self::file(error.is_missing(), error.to_string())
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        Self::file(error.is_missing(), error.to_string())
+    }
+}
+
+impl From<TextError> for Failure {
+    fn from(error: TextError) -> Self {
+        let missing = match &error {
+            TextError::Gguf(error) => error.is_missing(),
+            TextError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        };
+        Self::file(missing, error.to_string())
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let exit = match &error {
+            EngineError::ContextExceeded { .. }
+            | EngineError::EmptyPrompt
+            | EngineError::BadSampling { .. }
+            | EngineError::BadContext { .. } => Exit::Usage,
+            EngineError::BadToken { .. }
+            | EngineError::BadReference { .. }
+            | EngineError::TextTooShort { .. }
+            | EngineError::Emit(EmitError::UnknownArch { .. } | EmitError::NoWeight { .. })
+            | EngineError::Emit(EmitError::NoFullIndexer { .. })
+            | EngineError::Backend(BackendError::Source { .. } | BackendError::Decode { .. }) => {
+                Exit::BadData
+            }
+            _ => Exit::Internal,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line() {
+        let failure = Failure::usage("two\n  lines");
+        assert_eq!(failure.to_json()["message"], "two lines");
+        assert_eq!(failure.to_json()["kind"], "usage");
+    }
+
+    #[test]
+    fn a_reader_who_has_gone_is_no_failure() {
+        let gone = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert_eq!(Failure::write(&gone).exit().code(), 0);
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(Failure::write(&full).exit().code(), 75);
+    }
+
+    #[test]
+    fn what_cannot_fit_is_usage_and_what_is_not_a_number_is_internal() {
+        let code = |error: EngineError| Failure::from(error).exit().code();
+        assert_eq!(
+            code(EngineError::ContextExceeded {
+                needed: 9,
+                available: 4
+            }),
+            64
+        );
+        assert_eq!(
+            code(EngineError::BadSampling {
+                name: "top_p",
+                found: 2.0,
+                expected: "at most 1"
+            }),
+            64
+        );
+        assert_eq!(code(EngineError::CorruptLogits { position: 3 }), 70);
+        assert_eq!(
+            code(EngineError::TextTooShort {
+                found: 3,
+                expected: 512
+            }),
+            65
+        );
+    }
+
+    /// The hook ends the process, so the test runs itself as another one.
+    #[test]
+    fn a_panic_ends_with_70_and_asks_for_a_report() {
+        const CHILD: &str = "GLIM_TEST_PANIC";
+        if std::env::var_os(CHILD).is_some() {
+            install_panic_hook(false);
+            panic!("two\nlines");
+        }
+        let name = "exit::tests::a_panic_ends_with_70_and_asks_for_a_report";
+        let this = std::env::current_exe().unwrap();
+        let output = std::process::Command::new(this)
+            .args([name, "--exact", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(70));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            told.contains("glim: internal error at ") && told.contains(": two lines\nhint: "),
+            "{told}"
+        );
+        assert!(told.contains("please report"), "{told}");
+    }
+}

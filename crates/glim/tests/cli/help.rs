@@ -1,0 +1,36 @@
+//! The help texts, as people read them.
+
+use super::glim;
+
+#[test]
+fn help_of_the_whole() {
+    insta::assert_snapshot!(glim(&["--help"]).ok());
+}
+
+#[test]
+fn help_of_run() {
+    insta::assert_snapshot!(glim(&["run", "--help"]).ok());
+}
+
+#[test]
+fn help_of_inspect() {
+    insta::assert_snapshot!(glim(&["inspect", "--help"]).ok());
+}
+
+#[test]
+fn help_of_tokenize() {
+    insta::assert_snapshot!(glim(&["tokenize", "--help"]).ok());
+}
+
+#[test]
+fn help_of_eval() {
+    insta::assert_snapshot!(glim(&["eval", "--help"]).ok());
+}
+
+#[test]
+fn version() {
+    assert_eq!(
+        glim(&["--version"]).ok(),
+        format!("glim {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
