@@ -18,6 +18,7 @@
 mod attention;
 mod backend;
 mod detect;
+pub mod machine;
 mod matmul;
 mod moe;
 mod pool;

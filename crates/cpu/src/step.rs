@@ -739,6 +739,7 @@ impl<'a> Run<'a> {
         let (vocab, words) = (self.row(*logits), self.row(i.token_mask));
         let (logits, masks) = (self.f32s(*logits), self.words(i.token_mask));
         let (temperature, top_p) = (self.f32s(i.temperature), self.f32s(i.top_p));
+        let min_p = self.f32s(i.min_p);
         let (top_k, seeds) = (self.i32s(i.top_k), self.words(i.seeds));
         let tokens = self.out::<i32>(*out);
         let parts = Parts::new(tokens);
@@ -750,6 +751,7 @@ impl<'a> Run<'a> {
                     temperature: temperature[n],
                     top_k: top_k[n].max(0) as usize,
                     top_p: top_p[n],
+                    min_p: min_p[n],
                     seed: u64::from(seed[0]) | u64::from(seed[1]) << 32,
                     choice: seed[2],
                     position: live.positions[live.output_rows[n]] as u32 + 1,

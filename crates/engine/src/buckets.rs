@@ -1,29 +1,28 @@
-//! Step sizes: a prompt of any length is run in chunks of a few prepared sizes.
+//! Step sizes: any number of rows is run in a prepared step that holds it.
 
 /// Capacities of prefill steps, in tokens.
 pub const PREFILL_BUCKETS: &[usize] = &[16, 64, 256, 1024, 4096];
+/// Capacities of decode steps, in rows.
+pub const DECODE_BUCKETS: &[usize] = &[1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128];
 
-/// The buckets up to the smallest that holds `max_chunk` tokens: what an engine prepares.
-pub(crate) fn buckets_for(max_chunk: usize) -> Vec<usize> {
-    let last = PREFILL_BUCKETS
-        .iter()
-        .position(|b| *b >= max_chunk)
-        .unwrap_or(PREFILL_BUCKETS.len() - 1);
-    PREFILL_BUCKETS[..=last].to_vec()
+/// The buckets up to the smallest that holds `most`: what an engine prepares.
+pub(crate) fn buckets_for(all: &[usize], most: usize) -> Vec<usize> {
+    let last = all.iter().position(|b| *b >= most).unwrap_or(all.len() - 1);
+    all[..=last].to_vec()
 }
 
-/// The smallest of `buckets` (ascending) that holds `tokens`, or the largest.
-pub(crate) fn bucket_for(buckets: &[usize], tokens: usize) -> usize {
+/// The smallest of `buckets` (ascending) that holds `n`, or the largest.
+pub(crate) fn bucket_for(buckets: &[usize], n: usize) -> usize {
     buckets
         .iter()
         .copied()
-        .find(|b| *b >= tokens)
+        .find(|b| *b >= n)
         .or(buckets.last().copied())
         .unwrap_or(0)
 }
 
 /// Cuts `tokens` into chunks of at most `max_chunk`; all but the last are whole.
-pub fn prefill_chunks(
+pub(crate) fn prefill_chunks(
     tokens: usize,
     max_chunk: usize,
 ) -> impl Iterator<Item = std::ops::Range<usize>> {
@@ -46,13 +45,11 @@ mod tests {
     }
 
     #[test]
-    fn the_last_chunk_takes_the_smallest_bucket_that_holds_it() {
-        assert_eq!(buckets_for(256), [16, 64, 256]);
-        assert_eq!(buckets_for(7), [16]);
-        assert_eq!(buckets_for(100_000), PREFILL_BUCKETS);
-        assert_eq!(
-            [1, 16, 17, 65, 256].map(|n| bucket_for(&[16, 64, 256], n)),
-            [16, 16, 64, 256, 256]
-        );
+    fn the_smallest_bucket_that_holds_the_rows_is_taken() {
+        assert_eq!(buckets_for(PREFILL_BUCKETS, 256), [16, 64, 256]);
+        assert_eq!(buckets_for(PREFILL_BUCKETS, 7), [16]);
+        assert_eq!(buckets_for(PREFILL_BUCKETS, 100_000), PREFILL_BUCKETS);
+        let taken = [1, 16, 17, 65, 256].map(|n| bucket_for(&[16, 64, 256], n));
+        assert_eq!(taken, [16, 16, 64, 256, 256]);
     }
 }

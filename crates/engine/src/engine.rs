@@ -1,22 +1,32 @@
-//! The engine: plans, weights and state of one model on one backend, and the loop that drives steps.
+//! The engine: one model on one backend, many requests, one step after the other.
+//!
+//! [`Engine::submit`] queues a request, [`Engine::step`] runs a tick of the [scheduler](crate::scheduler) and says what came of
+//! it. What a request gets does not depend on who else is served: each row of a step is computed from its own sequence alone,
+//! and its draws are numbered by its own positions.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use glim_model::{EmitRequest, Inventory, OutputRows, emit, names, states};
-use glim_plan::sample::{TOKEN_CORRUPT, TOKEN_NONE_ALLOWED};
+use glim_model::{Inventory, names, states};
+use glim_plan::sample::{SampleParams, TOKEN_CORRUPT, TOKEN_NONE_ALLOWED};
 use glim_plan::{
-    Backend, CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind,
-    StepResults, WeightSource, check_states, fuse, weight_groups,
+    Backend, CacheGeometry, Caps, Plan, StepKind, StepResults, WeightSource, weight_groups,
 };
 use glim_text::TokenId;
 
 use crate::block_pool::BlockPool;
-use crate::buckets::{bucket_for, buckets_for, prefill_chunks};
+use crate::buckets::{DECODE_BUCKETS, PREFILL_BUCKETS, bucket_for, buckets_for};
+use crate::budget::Budget;
 use crate::error::EngineError;
-use crate::request::{FinishReason, GenerateRequest, Generation, SamplingParams};
+use crate::request::{Event, FinishReason, GenerateRequest, Generation};
+use crate::sampler::{Drawn, History, draw};
+use crate::scheduler::{Limits, RequestId, Scheduler, Tick};
 use crate::sequence::Sequence;
+use crate::steps::{BatchRow, CACHE_TYPE, CARRIED, Draw, Prepared, Steps, every_row_plan};
+
+/// Sequences of one prefill step.
+const MAX_PREFILL_SEQS: usize = 8;
 
 /// How an engine is set up.
 #[derive(Debug, Clone)]
@@ -25,8 +35,12 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Tokens in a cache block.
     pub block_size: usize,
-    /// Longest chunk of a prompt that one step runs.
+    /// Prompt tokens that one step runs at most.
     pub max_chunk: usize,
+    /// Requests that run at a time.
+    pub max_num_seqs: usize,
+    /// Bytes for weights, caches and arena together; `None`: whatever whole contexts for all sequences take.
+    pub memory: Option<u64>,
 }
 
 impl EngineOptions {
@@ -40,38 +54,32 @@ impl Default for EngineOptions {
             context: None,
             block_size: 64,
             max_chunk: 256,
+            max_num_seqs: 1,
+            memory: None,
         }
     }
 }
 
-/// A plan that the backend has prepared.
-pub(crate) struct Prepared {
-    pub(crate) plan: Plan,
-    id: StepId,
-    pub(crate) inputs: StepInputs,
-}
-
-/// One model on one backend, one request at a time.
-pub struct Engine {
+/// What is decided before anything is loaded: sizes, plans, and the memory they take.
+pub struct EnginePlan {
     inventory: Inventory,
-    backend: Box<dyn Backend>,
+    options: EngineOptions,
     geometry: CacheGeometry,
     context: usize,
-    max_chunk: usize,
-    buckets: Vec<usize>,
-    pool: BlockPool,
-    steps: HashMap<StepKind, Prepared>,
+    prefill_buckets: Vec<usize>,
+    decode_buckets: Vec<usize>,
+    plans: Vec<Plan>,
+    budget: Budget,
 }
 
-impl Engine {
-    /// Makes the plans, loads the weights, allocates the caches and prepares the steps.
+impl EnginePlan {
+    /// Makes and checks the plans, and works out the memory.
     ///
     /// # Errors
-    /// If the context is impossible, a plan cannot be made or breaks a rule, or the backend cannot load or prepare.
+    /// If the context is impossible, a plan cannot be made or breaks a rule, or the memory is too small for one context.
     pub fn new(
         inventory: Inventory,
-        weights: &dyn WeightSource,
-        mut backend: Box<dyn Backend>,
+        caps: &Caps,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
         let max = inventory.config().max_context;
@@ -84,46 +92,176 @@ impl Engine {
                 max,
             });
         }
+        let block_size = options.block_size;
         let geometry = CacheGeometry {
-            block_size: options.block_size,
-            max_blocks: context.div_ceil(options.block_size),
+            block_size,
+            max_blocks: context.div_ceil(block_size),
         };
-        let buckets = buckets_for(options.max_chunk.min(context));
-        let kinds = buckets
+        let max_num_seqs = options.max_num_seqs;
+        let most = *DECODE_BUCKETS.last().unwrap_or(&1);
+        if max_num_seqs == 0 || max_num_seqs > most {
+            return Err(EngineError::BadSequences {
+                found: max_num_seqs,
+                max: most,
+            });
+        }
+        let prefill_buckets = buckets_for(PREFILL_BUCKETS, options.max_chunk);
+        let decode_buckets = buckets_for(DECODE_BUCKETS, max_num_seqs);
+        let sequences = max_num_seqs.min(MAX_PREFILL_SEQS);
+        let prefill = prefill_buckets.iter().map(|tokens| StepKind::Prefill {
+            tokens: *tokens,
+            sequences,
+        });
+        let decode = decode_buckets
             .iter()
-            .map(|tokens| StepKind::Prefill {
-                tokens: *tokens,
-                sequences: 1,
-            })
-            .chain([StepKind::Decode { rows: 1 }]);
-        let plans = kinds
-            .map(|step| {
-                make_plan(
-                    &inventory,
-                    &EmitRequest::new(step, geometry),
-                    &backend.caps(),
-                )
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+            .map(|rows| StepKind::Decode { rows: *rows });
+        let kinds: Vec<StepKind> = prefill.chain(decode).collect();
+        let plans = Steps::plans(&inventory, caps, geometry, &kinds, max_num_seqs)?;
+        let budget = Budget::new(&inventory, &plans, geometry, max_num_seqs, options.memory)?;
+        Ok(Self {
+            inventory,
+            options,
+            geometry,
+            context,
+            prefill_buckets,
+            decode_buckets,
+            plans,
+            budget,
+        })
+    }
 
-        backend.load(&weight_groups(&plans)?, weights)?;
-        let decls = states(inventory.config(), GgmlType::F32, GgmlType::F32);
-        backend.alloc_state(&decls, geometry.block_size, geometry.max_blocks, 1)?;
-        let mut engine = Self {
-            pool: BlockPool::new(geometry.max_blocks as u32),
+    /// The memory that [`Engine::load`] will take.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Longest sequence, in tokens.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+}
+
+/// A request that has been submitted and is not over.
+struct Active {
+    request: GenerateRequest,
+    history: History,
+    sequence: Sequence,
+    /// Slot of carries, while it runs.
+    slot: Option<usize>,
+    limit: usize,
+    /// Tokens that may be drawn, and the same without stop tokens, while `min_tokens` is not reached.
+    mask: Vec<u32>,
+    early_mask: Option<Vec<u32>>,
+    /// The last token, if the host has drawn it rather than the step.
+    next: Option<TokenId>,
+}
+
+impl Active {
+    fn mask(&self) -> &[u32] {
+        let early = self.history.output().len() < self.request.sampling.min_tokens;
+        self.early_mask
+            .as_ref()
+            .filter(|_| early)
+            .unwrap_or(&self.mask)
+    }
+
+    /// For the token after `computed` tokens.
+    fn params(&self, computed: usize) -> SampleParams {
+        let s = &self.request.sampling;
+        SampleParams {
+            temperature: s.temperature,
+            top_k: s.top_k as usize,
+            top_p: s.top_p,
+            min_p: s.min_p,
+            seed: s.seed,
+            choice: s.choice,
+            position: computed as u32,
+        }
+    }
+}
+
+/// One model on one backend.
+pub struct Engine {
+    inventory: Inventory,
+    backend: Box<dyn Backend>,
+    geometry: CacheGeometry,
+    options: EngineOptions,
+    context: usize,
+    budget: Budget,
+    prefill_buckets: Vec<usize>,
+    decode_buckets: Vec<usize>,
+    prefill_seqs: usize,
+    pool: BlockPool,
+    steps: Steps,
+    scheduler: Scheduler,
+    active: BTreeMap<RequestId, Active>,
+    free_slots: Vec<usize>,
+    next_id: u64,
+}
+
+impl Engine {
+    /// [`EnginePlan::new`] and [`Engine::load`] in one.
+    ///
+    /// # Errors
+    /// As these.
+    pub fn new(
+        inventory: Inventory,
+        weights: &dyn WeightSource,
+        backend: Box<dyn Backend>,
+        options: EngineOptions,
+    ) -> Result<Self, EngineError> {
+        let plan = EnginePlan::new(inventory, &backend.caps(), options)?;
+        Self::load(plan, weights, backend)
+    }
+
+    /// Loads the weights, allocates the caches and prepares the steps.
+    ///
+    /// # Errors
+    /// If the backend cannot load, allocate or prepare.
+    pub fn load(
+        plan: EnginePlan,
+        weights: &dyn WeightSource,
+        mut backend: Box<dyn Backend>,
+    ) -> Result<Self, EngineError> {
+        let EnginePlan {
+            inventory,
+            options,
+            geometry,
+            context,
+            budget,
+            ..
+        } = plan;
+        let max_num_seqs = options.max_num_seqs;
+        backend.load(&weight_groups(&plan.plans)?, weights)?;
+        let decls = states(inventory.config(), CACHE_TYPE, CACHE_TYPE);
+        backend.alloc_state(&decls, geometry.block_size, budget.blocks, max_num_seqs)?;
+        let steps = Steps::prepare(&mut *backend, plan.plans)?;
+        let prefill_seqs = max_num_seqs.min(MAX_PREFILL_SEQS);
+        let limits = Limits {
+            max_num_seqs,
+            max_chunk: options
+                .max_chunk
+                .min(plan.prefill_buckets.last().copied().unwrap_or(1)),
+            max_prefill_seqs: prefill_seqs,
+            block_size: geometry.block_size,
+        };
+        Ok(Self {
+            pool: BlockPool::new(budget.blocks as u32),
+            scheduler: Scheduler::new(limits),
             inventory,
             backend,
             geometry,
             context,
-            max_chunk: options.max_chunk,
-            buckets,
-            steps: HashMap::new(),
-        };
-        for plan in plans {
-            let prepared = engine.prepare(plan)?;
-            engine.steps.insert(prepared.plan.step, prepared);
-        }
-        Ok(engine)
+            budget,
+            prefill_buckets: plan.prefill_buckets,
+            decode_buckets: plan.decode_buckets,
+            prefill_seqs,
+            steps,
+            active: BTreeMap::new(),
+            free_slots: (0..max_num_seqs).rev().collect(),
+            options,
+            next_id: 0,
+        })
     }
 
     /// The model.
@@ -141,236 +279,359 @@ impl Engine {
         self.context
     }
 
-    /// Runs one request to its end. `on_token` gets each token as it is drawn, and may end the generation.
+    /// Memory as allocated.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Requests that wait, and requests that run.
+    pub fn counts(&self) -> (usize, usize) {
+        self.scheduler.counts()
+    }
+
+    /// Queues a request.
     ///
     /// # Errors
-    /// If the request cannot fit or has no meaning, or a step fails. The cache is free again in any case.
-    pub fn generate(
-        &mut self,
-        request: &GenerateRequest,
-        on_token: impl FnMut(TokenId) -> ControlFlow<()>,
-    ) -> Result<Generation, EngineError> {
+    /// If it could never run: empty, beyond the context or the cache, or with parameters that mean nothing.
+    pub fn submit(&mut self, request: GenerateRequest) -> Result<RequestId, EngineError> {
         request.sampling.check()?;
         self.check_prompt(&request.prompt)?;
-        let room = self
-            .context
-            .checked_sub(request.prompt.len())
-            .filter(|room| *room > 0);
-        let needed = request.prompt.len() + request.max_tokens.unwrap_or(1);
-        let Some(room) = room.filter(|_| needed <= self.context) else {
+        let prompt = request.prompt.len();
+        let needed = prompt + request.max_tokens.unwrap_or(1);
+        if needed > self.context {
             return Err(EngineError::ContextExceeded {
                 needed,
                 available: self.context,
             });
+        }
+        let limit = request.max_tokens.unwrap_or(self.context - prompt);
+        // The last token is drawn and never computed.
+        let capacity = (prompt + limit).saturating_sub(1).max(prompt);
+        let blocks = capacity.div_ceil(self.geometry.block_size);
+        if blocks > self.pool.blocks_total() {
+            let (free, total) = (self.pool.blocks_free(), self.pool.blocks_total());
+            return Err(EngineError::OutOfBlocks {
+                needed: blocks,
+                free,
+                total,
+            });
+        }
+        let (mask, early_mask) = self.masks(&request);
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        self.scheduler.submit(id, prompt, capacity);
+        let active = Active {
+            history: History::new(&request.prompt),
+            sequence: Sequence::default(),
+            slot: None,
+            limit,
+            mask,
+            early_mask,
+            next: None,
+            request,
         };
-        let limit = request.max_tokens.unwrap_or(room);
-        let mut sequence = Sequence::default();
-        let result = self.drive(&mut sequence, request, limit, on_token);
-        sequence.release(&mut self.pool);
-        result
+        self.active.insert(id, active);
+        Ok(id)
     }
 
-    fn drive(
+    /// Ends a request; its blocks are free at once. Says whether there was one.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        self.end(id)
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+
+    /// Runs one tick: at most one decode step and one prefill step.
+    ///
+    /// # Errors
+    /// If a step fails as a whole; a request that fails alone is an [`Event::Failed`].
+    pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
+        let tick = self.scheduler.tick(self.pool.blocks_free());
+        self.admit(&tick)?;
+        let mut events = Vec::new();
+        let decode: Vec<_> = tick.decode.iter().map(|id| (*id, None)).collect();
+        self.batch(&decode, &mut events)?;
+        let prefill: Vec<_> = tick
+            .prefill
+            .into_iter()
+            .map(|(id, range)| (id, Some(range)))
+            .collect();
+        self.batch(&prefill, &mut events)?;
+        Ok(events)
+    }
+
+    /// Runs one request to its end, with nothing beside it. `on_token` gets each token as it is drawn, and may end the
+    /// generation.
+    ///
+    /// # Errors
+    /// If the request cannot run or a step fails, or other requests are under way. The cache is free again in any case.
+    pub fn generate(
         &mut self,
-        sequence: &mut Sequence,
         request: &GenerateRequest,
-        limit: usize,
         mut on_token: impl FnMut(TokenId) -> ControlFlow<()>,
     ) -> Result<Generation, EngineError> {
-        let start = Instant::now();
-        let mut tokens = Vec::new();
-        let mut finish_reason = FinishReason::Length;
-        let mut next = None;
-        if limit > 0 {
-            next = Some(self.prefill(sequence, request)?);
+        if !self.is_idle() {
+            return Err(EngineError::Busy);
         }
-        let prefill = start.elapsed();
         let start = Instant::now();
-        let mut decode_steps = 0;
-        while let Some(token) = next.take() {
-            if request.stop_tokens.contains(&token) {
-                finish_reason = FinishReason::Stop;
-                break;
-            }
-            tokens.push(token);
-            if on_token(token).is_break() {
-                finish_reason = FinishReason::Cancelled;
-                break;
-            }
-            if tokens.len() < limit {
-                next = Some(self.decode(sequence, request)?);
-                decode_steps += 1;
-            }
-        }
-        Ok(Generation {
-            tokens,
-            finish_reason,
+        let own = self.submit(request.clone())?;
+        let mut out = Generation {
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            finish_reason: FinishReason::Length,
             prompt_tokens: request.prompt.len(),
-            prefill,
+            prefill: start.elapsed(),
             decode: start.elapsed(),
-            decode_steps,
-        })
-    }
-
-    /// Runs the prompt in chunks; the last one draws the first token.
-    fn prefill(
-        &mut self,
-        sequence: &mut Sequence,
-        request: &GenerateRequest,
-    ) -> Result<TokenId, EngineError> {
-        let prompt = &request.prompt;
-        let mut results = StepResults::default();
-        for chunk in prefill_chunks(prompt.len(), self.max_chunk) {
-            let tokens = bucket_for(&self.buckets, chunk.len());
-            let kind = StepKind::Prefill {
-                tokens,
-                sequences: 1,
+            decode_steps: 0,
+        };
+        let mut first = None;
+        while self.active.contains_key(&own) {
+            let events = match self.step() {
+                Ok(events) => events,
+                Err(error) => {
+                    self.end(own);
+                    return Err(error);
+                }
             };
-            let last = (chunk.end == prompt.len()).then_some(request);
-            results = self.step(kind, sequence, &prompt[chunk], last)?;
-        }
-        self.sampled(&results, prompt.len())
-    }
-
-    /// One token: the one that the last step drew, which the backend has carried.
-    fn decode(
-        &mut self,
-        sequence: &mut Sequence,
-        request: &GenerateRequest,
-    ) -> Result<TokenId, EngineError> {
-        let results = self.decode_step(sequence, request)?;
-        self.sampled(&results, sequence.computed())
-    }
-
-    fn decode_step(
-        &mut self,
-        sequence: &mut Sequence,
-        request: &GenerateRequest,
-    ) -> Result<StepResults, EngineError> {
-        const CARRIED: TokenId = TokenId(u32::MAX);
-        self.step(
-            StepKind::Decode { rows: 1 },
-            sequence,
-            &[CARRIED],
-            Some(request),
-        )
-    }
-
-    fn sampled(&self, results: &StepResults, position: usize) -> Result<TokenId, EngineError> {
-        let token = results.i32s(names::TOKENS).and_then(|t| t.first().copied());
-        match token {
-            Some(TOKEN_CORRUPT) => Err(EngineError::CorruptLogits { position }),
-            Some(TOKEN_NONE_ALLOWED) => Err(EngineError::NoTokenAllowed { position }),
-            Some(token) => u32::try_from(token)
-                .map(TokenId)
-                .map_err(|_| EngineError::CorruptLogits { position }),
-            None => Err(EngineError::NoResult {
-                plan: "of this step".into(),
-                name: names::TOKENS.into(),
-            }),
-        }
-    }
-
-    fn step(
-        &mut self,
-        kind: StepKind,
-        sequence: &mut Sequence,
-        tokens: &[TokenId],
-        draw: Option<&GenerateRequest>,
-    ) -> Result<StepResults, EngineError> {
-        let Some(mut prepared) = self.steps.remove(&kind) else {
-            return Err(EngineError::NoResult {
-                plan: kind.to_string(),
-                name: "(the plan itself)".into(),
+            let since_first = *first.get_or_insert_with(|| {
+                out.prefill = start.elapsed();
+                Instant::now()
             });
-        };
-        let result = self.run(&mut prepared, sequence, tokens, draw);
-        self.steps.insert(kind, prepared);
-        result
-    }
-
-    /// Fuses, checks and prepares a plan.
-    pub(crate) fn prepare(&mut self, plan: Plan) -> Result<Prepared, EngineError> {
-        let id = self.backend.prepare(&plan)?;
-        let inputs = StepInputs::new(&plan);
-        Ok(Prepared { plan, id, inputs })
-    }
-
-    /// A plan that gives the logits of every row, as this engine's backend runs it. `forced`: with an input that replaces the
-    /// indexer's choices.
-    pub(crate) fn every_row_plan(&self, step: StepKind, forced: bool) -> Result<Plan, EngineError> {
-        let request = EmitRequest {
-            outputs: OutputRows::All,
-            logits: true,
-            sample: false,
-            forced_topk: forced,
-            ..EmitRequest::new(step, self.geometry)
-        };
-        make_plan(&self.inventory, &request, &self.backend.caps())
-    }
-
-    /// Capacities of prefill steps, ascending.
-    pub(crate) fn buckets(&self) -> &[usize] {
-        &self.buckets
-    }
-
-    /// Longest chunk.
-    pub(crate) fn max_chunk(&self) -> usize {
-        self.max_chunk
-    }
-
-    /// Runs `tokens` of one sequence as the next rows of it. With `draw`, the last row's token is drawn; a plan whose
-    /// output rows are all rows gets them all.
-    pub(crate) fn run(
-        &mut self,
-        prepared: &mut Prepared,
-        sequence: &mut Sequence,
-        tokens: &[TokenId],
-        draw: Option<&GenerateRequest>,
-    ) -> Result<StepResults, EngineError> {
-        let (first, n) = (sequence.computed(), tokens.len());
-        let block_size = self.geometry.block_size;
-        sequence.reserve(first + n, block_size, &mut self.pool)?;
-        let inputs = &mut prepared.inputs;
-        inputs.set(InputKind::Tokens, tokens.iter().map(|t| t.0))?;
-        inputs.set_i32(InputKind::Positions, (first..first + n).map(|p| p as i32))?;
-        inputs.set_i32(
-            InputKind::SlotMapping,
-            (first..first + n).map(|p| sequence.slot(p, block_size)),
-        )?;
-        inputs.set_i32(InputKind::CuSeqlens, [0, n as i32])?;
-        inputs.set_i32(InputKind::BlockTables, sequence.table(self.geometry))?;
-        if inputs.has(InputKind::SequenceSlots) {
-            inputs.set_i32(InputKind::SequenceSlots, [0])?;
-        }
-        let all_rows = inputs.get(InputKind::OutputRows).len() == prepared.plan.step.tokens();
-        match draw {
-            Some(_) if !all_rows || n == 1 => {
-                inputs.set_i32(InputKind::OutputRows, [n as i32 - 1])?
+            if events.is_empty() {
+                first = None;
+            } else if !out.tokens.is_empty() {
+                out.decode_steps += 1;
             }
-            None if !all_rows => inputs.set_i32(InputKind::OutputRows, [-1])?,
-            _ => inputs.set_i32(InputKind::OutputRows, 0..n as i32)?,
+            for event in events {
+                match event {
+                    Event::Token {
+                        token, logprobs, ..
+                    } => {
+                        out.tokens.push(token);
+                        out.logprobs.extend(logprobs);
+                        if on_token(token).is_break() && self.end(own) {
+                            out.finish_reason = FinishReason::Cancelled;
+                        }
+                    }
+                    Event::Finished { reason, .. } => {
+                        if out.finish_reason != FinishReason::Cancelled {
+                            out.finish_reason = reason;
+                        }
+                    }
+                    Event::Failed { error, .. } => return Err(error),
+                }
+            }
+            out.decode = since_first.elapsed();
         }
-        if inputs.has(InputKind::Temperature) {
-            let vocab = self.inventory.config().vocab_size;
-            let limit = draw.and_then(|r| r.vocab_limit).unwrap_or(vocab);
-            let sampling = draw.map_or(SamplingParams::GREEDY, |r| r.sampling);
-            set_sampling(inputs, &sampling, limit, vocab)?;
-        }
-        let results = self.backend.run(prepared.id, inputs)?;
-        sequence.advance(n);
-        Ok(results)
+        Ok(out)
     }
 
-    /// Runs `f` with a fresh sequence, whose blocks are free again afterwards.
-    pub(crate) fn with_sequence<T>(
+    /// Gives admitted requests their blocks and slots.
+    fn admit(&mut self, tick: &Tick) -> Result<(), EngineError> {
+        for id in &tick.admitted {
+            let Some(active) = self.active.get_mut(id) else {
+                continue;
+            };
+            let capacity = (active.request.prompt.len() + active.limit).saturating_sub(1);
+            let capacity = capacity.max(active.request.prompt.len());
+            active
+                .sequence
+                .reserve(capacity, self.geometry.block_size, &mut self.pool)?;
+            active.slot = self.free_slots.pop();
+        }
+        Ok(())
+    }
+
+    /// Runs one step over these sequences: the next token of each, or a part of its prompt.
+    fn batch(
         &mut self,
-        f: impl FnOnce(&mut Self, &mut Sequence) -> Result<T, EngineError>,
-    ) -> Result<T, EngineError> {
-        let mut sequence = Sequence::default();
-        let result = f(self, &mut sequence);
-        sequence.release(&mut self.pool);
-        result
+        work: &[(RequestId, Option<std::ops::Range<usize>>)],
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        if work.is_empty() {
+            return Ok(());
+        }
+        let mut rows = Vec::with_capacity(work.len());
+        let mut carried = Vec::with_capacity(work.len());
+        for (id, range) in work {
+            let active = &self.active[id];
+            carried.push([active.next.unwrap_or(CARRIED)]);
+            let last = range
+                .as_ref()
+                .is_none_or(|r| r.end == active.request.prompt.len());
+            rows.push((active, range, last));
+        }
+        let mut logits = false;
+        let mut batch = Vec::with_capacity(work.len());
+        for ((active, range, last), carried) in rows.iter().zip(&carried) {
+            let tokens = match range {
+                Some(range) => &active.request.prompt[range.clone()],
+                None => carried.as_slice(),
+            };
+            let end = active.sequence.computed() + tokens.len();
+            logits |= *last && active.request.sampling.needs_logits();
+            let draw = last.then(|| Draw {
+                params: active.params(end),
+                mask: active.mask(),
+            });
+            let slot = active.slot.unwrap_or(0);
+            batch.push(BatchRow {
+                tokens,
+                sequence: &active.sequence,
+                slot,
+                draw,
+            });
+        }
+        let tokens = batch.iter().map(|r| r.tokens.len()).sum();
+        let kind = match work[0].1 {
+            None => self.decode_kind(tokens),
+            Some(_) => self.prefill_kind(tokens),
+        };
+        let lengths: Vec<usize> = batch.iter().map(|r| r.tokens.len()).collect();
+        let drawn: Vec<bool> = batch.iter().map(|r| r.draw.is_some()).collect();
+        let results = self
+            .steps
+            .get(kind, logits)?
+            .run(&mut *self.backend, &batch)?;
+        let mut output = 0;
+        for (((id, _), n), drawn) in work.iter().zip(lengths).zip(drawn) {
+            self.scheduler.computed(*id, n);
+            if let Some(active) = self.active.get_mut(id) {
+                active.sequence.advance(n);
+            }
+            if drawn {
+                self.token(*id, &results, output, events);
+                output += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the token of an output row: from the step, or drawn here from its logits.
+    fn token(
+        &mut self,
+        id: RequestId,
+        results: &StepResults,
+        output: usize,
+        events: &mut Vec<Event>,
+    ) {
+        let vocab = self.inventory.config().vocab_size;
+        let Some(active) = self.active.get_mut(&id) else {
+            return;
+        };
+        let position = active.sequence.computed();
+        let drawn = if active.request.sampling.needs_logits() {
+            let row = results
+                .f32s(names::LOGITS)
+                .and_then(|l| l.get(output * vocab..)?.get(..vocab));
+            let missing = || EngineError::NoResult {
+                plan: "of this step".into(),
+                name: names::LOGITS.into(),
+            };
+            let params = active.params(position);
+            row.ok_or_else(missing).and_then(|row| {
+                draw(
+                    row,
+                    active.mask(),
+                    &params,
+                    &active.request.sampling,
+                    &active.history,
+                )
+            })
+        } else {
+            let token = results
+                .i32s(names::TOKENS)
+                .and_then(|t| t.get(output).copied());
+            sampled(token, position).map(|token| Drawn {
+                token,
+                logprobs: None,
+            })
+        };
+        let drawn = match drawn {
+            Ok(drawn) => drawn,
+            Err(error) => {
+                self.end(id);
+                events.push(Event::Failed { id, error });
+                return;
+            }
+        };
+        active.next = active
+            .request
+            .sampling
+            .needs_logits()
+            .then_some(drawn.token);
+        let stop = active.request.stop_tokens.contains(&drawn.token);
+        let limit = active.limit;
+        let mut length = limit == 0;
+        if !stop && limit > 0 {
+            active.history.push(drawn.token);
+            length = active.history.output().len() >= limit;
+            events.push(Event::Token {
+                id,
+                token: drawn.token,
+                logprobs: drawn.logprobs,
+            });
+        }
+        if stop || length {
+            self.end(id);
+            let reason = if stop {
+                FinishReason::Stop
+            } else {
+                FinishReason::Length
+            };
+            events.push(Event::Finished { id, reason });
+        }
+    }
+
+    /// Forgets a request and frees what it held.
+    fn end(&mut self, id: RequestId) -> bool {
+        self.scheduler.remove(id);
+        let Some(active) = self.active.remove(&id) else {
+            return false;
+        };
+        self.free_slots.extend(active.slot);
+        active.sequence.release(&mut self.pool);
+        true
+    }
+
+    /// Bits of the tokens that may be drawn.
+    fn masks(&self, request: &GenerateRequest) -> (Vec<u32>, Option<Vec<u32>>) {
+        let vocab = self.inventory.config().vocab_size;
+        let limit = request.vocab_limit.unwrap_or(vocab).min(vocab);
+        let mut mask = vec![0u32; vocab.div_ceil(32)];
+        let set = |mask: &mut [u32], id: usize, on: bool| {
+            if id < limit {
+                let bit = 1 << (id % 32);
+                if on {
+                    mask[id / 32] |= bit
+                } else {
+                    mask[id / 32] &= !bit
+                }
+            }
+        };
+        match &request.sampling.allowed {
+            Some(allowed) => allowed
+                .iter()
+                .for_each(|t| set(&mut mask, t.0 as usize, true)),
+            None => (0..limit).for_each(|id| set(&mut mask, id, true)),
+        }
+        request
+            .sampling
+            .forbidden
+            .iter()
+            .for_each(|t| set(&mut mask, t.0 as usize, false));
+        let early = (request.sampling.min_tokens > 0).then(|| {
+            let mut early = mask.clone();
+            request
+                .stop_tokens
+                .iter()
+                .for_each(|t| set(&mut early, t.0 as usize, false));
+            early
+        });
+        (mask, early)
     }
 
     /// Refuses an empty prompt and ids that the model does not have.
@@ -388,43 +649,132 @@ impl Engine {
             None => Ok(()),
         }
     }
+
+    // --- for traces ---
+
+    /// Capacities of prefill steps, ascending.
+    pub(crate) fn buckets(&self) -> &[usize] {
+        &self.prefill_buckets
+    }
+
+    /// Longest chunk.
+    pub(crate) fn max_chunk(&self) -> usize {
+        self.options.max_chunk
+    }
+
+    /// Prepares a prefill step of one sequence that gives every row, changed by `edit` first.
+    pub(crate) fn prepare_every_row(
+        &mut self,
+        tokens: usize,
+        forced: bool,
+        edit: impl FnOnce(&mut Plan) -> Result<(), EngineError>,
+    ) -> Result<Prepared, EngineError> {
+        let step = StepKind::Prefill {
+            tokens,
+            sequences: 1,
+        };
+        let slots = self.options.max_num_seqs;
+        let caps = self.backend.caps();
+        let mut plan = every_row_plan(&self.inventory, &caps, self.geometry, step, slots, forced)?;
+        edit(&mut plan)?;
+        Prepared::new(&mut *self.backend, plan)
+    }
+
+    /// Runs the next rows of a sequence through a step that gives every row.
+    pub(crate) fn run_rows(
+        &mut self,
+        prepared: &mut Prepared,
+        sequence: &mut Sequence,
+        tokens: &[TokenId],
+    ) -> Result<StepResults, EngineError> {
+        let length = sequence.computed() + tokens.len();
+        sequence.reserve(length, self.geometry.block_size, &mut self.pool)?;
+        let row = BatchRow {
+            tokens,
+            sequence,
+            slot: 0,
+            draw: None,
+        };
+        let results = prepared.run(&mut *self.backend, &[row])?;
+        sequence.advance(tokens.len());
+        Ok(results)
+    }
+
+    /// Runs `f` with a fresh sequence, whose blocks are free again afterwards.
+    pub(crate) fn with_sequence<T>(
+        &mut self,
+        f: impl FnOnce(&mut Self, &mut Sequence) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        self.with_sequences(1, |engine, sequences| f(engine, &mut sequences[0]))
+    }
+
+    /// The same with several.
+    pub(crate) fn with_sequences<T>(
+        &mut self,
+        n: usize,
+        f: impl FnOnce(&mut Self, &mut [Sequence]) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let mut sequences: Vec<Sequence> = (0..n).map(|_| Sequence::default()).collect();
+        let result = f(self, &mut sequences);
+        sequences
+            .into_iter()
+            .for_each(|sequence| sequence.release(&mut self.pool));
+        result
+    }
+
+    // --- for benchmarks ---
+
+    /// The decode step that holds `rows` rows.
+    pub(crate) fn decode_kind(&self, rows: usize) -> StepKind {
+        StepKind::Decode {
+            rows: bucket_for(&self.decode_buckets, rows),
+        }
+    }
+
+    /// The prefill step that holds `tokens` tokens.
+    pub(crate) fn prefill_kind(&self, tokens: usize) -> StepKind {
+        let tokens = bucket_for(&self.prefill_buckets, tokens);
+        StepKind::Prefill {
+            tokens,
+            sequences: self.prefill_seqs,
+        }
+    }
+
+    /// The plan of a step, without logits as a result.
+    pub(crate) fn plan_of(&mut self, kind: StepKind) -> Result<&Plan, EngineError> {
+        Ok(&self.steps.get(kind, false)?.plan)
+    }
+
+    /// Takes blocks for a sequence.
+    pub(crate) fn reserve(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: usize,
+    ) -> Result<(), EngineError> {
+        sequence.reserve(tokens, self.geometry.block_size, &mut self.pool)
+    }
+
+    /// Runs a batch; the sequences stay as they are.
+    pub(crate) fn run_batch(
+        &mut self,
+        kind: StepKind,
+        batch: &[BatchRow<'_>],
+    ) -> Result<StepResults, EngineError> {
+        self.steps.get(kind, false)?.run(&mut *self.backend, batch)
+    }
 }
 
-fn make_plan(
-    inventory: &Inventory,
-    request: &EmitRequest,
-    caps: &Caps,
-) -> Result<Plan, EngineError> {
-    let mut plan = emit(inventory, request)?;
-    let states = states(
-        inventory.config(),
-        request.latent_type,
-        request.index_key_type,
-    );
-    check_states(&plan, &states)?;
-    fuse(&mut plan, &caps.patterns);
-    check_states(&plan, &states)?;
-    Ok(plan)
-}
-
-fn set_sampling(
-    inputs: &mut StepInputs,
-    sampling: &SamplingParams,
-    limit: usize,
-    vocab: usize,
-) -> Result<(), EngineError> {
-    inputs.set_f32(InputKind::Temperature, [sampling.temperature])?;
-    inputs.set(InputKind::TopK, [sampling.top_k])?;
-    inputs.set_f32(InputKind::TopP, [sampling.top_p])?;
-    inputs.set(
-        InputKind::Seeds,
-        [sampling.seed as u32, (sampling.seed >> 32) as u32, 0],
-    )?;
-    let word = |i: usize| match limit.saturating_sub(i * 32) {
-        0 => 0,
-        n if n < 32 => (1u32 << n) - 1,
-        _ => u32::MAX,
-    };
-    inputs.set(InputKind::TokenMask, (0..vocab.div_ceil(32)).map(word))?;
-    Ok(())
+/// What [`glim_plan::Op::Sample`] gave: a token, or the reason why there is none.
+fn sampled(token: Option<i32>, position: usize) -> Result<TokenId, EngineError> {
+    match token {
+        Some(TOKEN_NONE_ALLOWED) => Err(EngineError::NoTokenAllowed { position }),
+        Some(TOKEN_CORRUPT) => Err(EngineError::CorruptLogits { position }),
+        Some(token) => u32::try_from(token)
+            .map(TokenId)
+            .map_err(|_| EngineError::CorruptLogits { position }),
+        None => Err(EngineError::NoResult {
+            plan: "of this step".into(),
+            name: names::TOKENS.into(),
+        }),
+    }
 }

@@ -46,6 +46,27 @@ pub enum EngineError {
         /// Blocks of the pool.
         total: usize,
     },
+    /// The memory does not hold one context.
+    #[error(
+        "weights, arena and caches for one whole context need {needed} bytes, but {available} are allowed: lower --context, or allow more"
+    )]
+    OutOfMemory {
+        /// For one context.
+        needed: u64,
+        /// Allowed.
+        available: u64,
+    },
+    /// More sequences than a step can hold, or none.
+    #[error("{found} sequences at a time are not possible: expected 1 to {max}")]
+    BadSequences {
+        /// Asked for.
+        found: usize,
+        /// Most.
+        max: usize,
+    },
+    /// A lone generation beside other requests.
+    #[error("other requests are under way: submit this one to the queue instead")]
+    Busy,
     /// Nothing to start from.
     #[error("the prompt is empty: there is no token to predict from")]
     EmptyPrompt,

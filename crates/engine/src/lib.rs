@@ -23,17 +23,26 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod bench;
 mod block_pool;
 mod buckets;
+mod budget;
 mod engine;
 mod error;
 pub mod eval;
 mod request;
+mod sampler;
+mod scheduler;
 mod sequence;
+mod steps;
 mod trace;
 
 pub use block_pool::{BlockId, BlockPool};
-pub use buckets::{PREFILL_BUCKETS, prefill_chunks};
-pub use engine::{Engine, EngineOptions};
+pub use buckets::{DECODE_BUCKETS, PREFILL_BUCKETS};
+pub use budget::Budget;
+pub use engine::{Engine, EngineOptions, EnginePlan};
 pub use error::EngineError;
-pub use request::{FinishReason, GenerateRequest, Generation, SamplingParams};
+pub use request::{
+    Dry, Event, FinishReason, GenerateRequest, Generation, Logprobs, SamplingParams, Xtc,
+};
+pub use scheduler::RequestId;

@@ -5,9 +5,37 @@ use std::time::Duration;
 use glim_text::TokenId;
 
 use crate::error::EngineError;
+use crate::scheduler::RequestId;
 
-/// How tokens are drawn; the order of the steps is that of [`glim_plan::sample`].
+/// Penalises what would continue a repetition (DRY): a token that extends a repeated run of `n ≥ allowed_length` tokens loses
+/// `multiplier · base^(n − allowed_length)`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dry {
+    /// 0: off.
+    pub multiplier: f32,
+    /// At least 1.
+    pub base: f32,
+    /// Longest run that costs nothing.
+    pub allowed_length: usize,
+    /// Tokens looked back; 0: all.
+    pub window: usize,
+    /// Tokens that a run does not reach across.
+    pub breakers: Vec<TokenId>,
+}
+
+/// Removes the likeliest tokens now and then (XTC): with `probability`, of the tokens above `threshold` only the least likely
+/// stays.
 #[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Xtc {
+    /// 0: off.
+    pub probability: f32,
+    /// Least probability of a token that counts as likely; above 0.5 nothing is ever removed.
+    pub threshold: f32,
+}
+
+/// How tokens are drawn. Order: mask, logit bias, penalties, DRY, arg-max at temperature 0, temperature, top-k, top-p, min-p,
+/// XTC, draw; the arithmetic from the temperature on is that of [`glim_plan::sample`].
+#[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// 0: the likeliest token.
     pub temperature: f32,
@@ -15,8 +43,32 @@ pub struct SamplingParams {
     pub top_k: u32,
     /// Draw among the likeliest tokens that together reach this probability; 1: all.
     pub top_p: f32,
+    /// Cut tokens below this share of the likeliest one's probability; 0: none.
+    pub min_p: f32,
     /// Equal seeds give equal streams.
     pub seed: u64,
+    /// Index among the choices of one request: choices with one seed differ.
+    pub choice: u32,
+    /// Logits of tokens in prompt or answer are divided by this if positive, multiplied if negative; 1: off.
+    pub repetition_penalty: f32,
+    /// Taken from a token's logit for each time that the answer has it.
+    pub frequency_penalty: f32,
+    /// Taken from the logit of every token that the answer has.
+    pub presence_penalty: f32,
+    /// Added to logits; −∞ forbids a token.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Only these tokens may be drawn.
+    pub allowed: Option<Vec<TokenId>>,
+    /// These tokens are never drawn.
+    pub forbidden: Vec<TokenId>,
+    /// Stop tokens are not drawn before the answer has this many tokens.
+    pub min_tokens: usize,
+    /// Repetitions.
+    pub dry: Option<Dry>,
+    /// Likely tokens.
+    pub xtc: Option<Xtc>,
+    /// Report the log-probability of each token, and of this many likeliest ones, from the raw logits.
+    pub logprobs: Option<usize>,
 }
 
 impl SamplingParams {
@@ -25,24 +77,111 @@ impl SamplingParams {
         temperature: 0.0,
         top_k: 0,
         top_p: 1.0,
+        min_p: 0.0,
         seed: 0,
+        choice: 0,
+        repetition_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        logit_bias: Vec::new(),
+        allowed: None,
+        forbidden: Vec::new(),
+        min_tokens: 0,
+        dry: None,
+        xtc: None,
+        logprobs: None,
     };
+
+    /// Whether the logits have to come to the host: for what [`glim_plan::Op::Sample`] does not do itself.
+    pub(crate) fn needs_logits(&self) -> bool {
+        let penalised = self.repetition_penalty != 1.0
+            || self.frequency_penalty != 0.0
+            || self.presence_penalty != 0.0
+            || self.dry.as_ref().is_some_and(|d| d.multiplier != 0.0);
+        penalised
+            || !self.logit_bias.is_empty()
+            || self.xtc.is_some_and(|x| x.probability > 0.0)
+            || self.logprobs.is_some()
+    }
 
     /// Refuses values without a meaning.
     pub(crate) fn check(&self) -> Result<(), EngineError> {
-        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return Err(EngineError::BadSampling {
-                name: "temperature",
-                found: self.temperature,
-                expected: "a finite number, 0 or more",
-            });
+        let rule = |name, found: f32, ok: bool, expected| match ok {
+            true => Ok(()),
+            false => Err(EngineError::BadSampling {
+                name,
+                found,
+                expected,
+            }),
+        };
+        let finite = |x: f32| x.is_finite();
+        let t = self.temperature;
+        rule(
+            "temperature",
+            t,
+            t >= 0.0 && finite(t),
+            "a finite number, 0 or more",
+        )?;
+        let p = self.top_p;
+        rule("top_p", p, p > 0.0 && p <= 1.0, "above 0, at most 1")?;
+        rule(
+            "min_p",
+            self.min_p,
+            (0.0..=1.0).contains(&self.min_p),
+            "0 to 1",
+        )?;
+        let r = self.repetition_penalty;
+        rule(
+            "repetition_penalty",
+            r,
+            r > 0.0 && finite(r),
+            "a finite number above 0",
+        )?;
+        for (name, x) in [
+            ("frequency_penalty", self.frequency_penalty),
+            ("presence_penalty", self.presence_penalty),
+        ] {
+            rule(name, x, finite(x), "a finite number")?;
         }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(EngineError::BadSampling {
-                name: "top_p",
-                found: self.top_p,
-                expected: "above 0, at most 1",
-            });
+        for (_, bias) in &self.logit_bias {
+            let ok = !bias.is_nan() && *bias != f32::INFINITY;
+            rule(
+                "logit_bias",
+                *bias,
+                ok,
+                "a finite number, or minus infinity",
+            )?;
+        }
+        if let Some(dry) = &self.dry {
+            let m = dry.multiplier;
+            rule(
+                "dry multiplier",
+                m,
+                m >= 0.0 && finite(m),
+                "a finite number, 0 or more",
+            )?;
+            let b = dry.base;
+            rule(
+                "dry base",
+                b,
+                b >= 1.0 && finite(b),
+                "a finite number, 1 or more",
+            )?;
+        }
+        if let Some(xtc) = self.xtc {
+            let unit = 0.0..=1.0;
+            rule(
+                "xtc probability",
+                xtc.probability,
+                unit.contains(&xtc.probability),
+                "0 to 1",
+            )?;
+            rule(
+                "xtc threshold",
+                xtc.threshold,
+                unit.contains(&xtc.threshold),
+                "0 to 1",
+            )?;
         }
         Ok(())
     }
@@ -98,11 +237,50 @@ impl FinishReason {
     }
 }
 
+/// Log-probabilities at one position, in nats, from the raw logits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logprobs {
+    /// Of the token that was drawn.
+    pub token: f32,
+    /// The likeliest tokens, likeliest first.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// What a step did to a request.
+#[derive(Debug)]
+pub enum Event {
+    /// A token was drawn.
+    Token {
+        /// Request.
+        id: RequestId,
+        /// Token.
+        token: TokenId,
+        /// If asked for.
+        logprobs: Option<Logprobs>,
+    },
+    /// The request is over; its blocks are free.
+    Finished {
+        /// Request.
+        id: RequestId,
+        /// Why.
+        reason: FinishReason,
+    },
+    /// The request failed, alone; its blocks are free.
+    Failed {
+        /// Request.
+        id: RequestId,
+        /// Why.
+        error: EngineError,
+    },
+}
+
 /// A finished generation.
 #[derive(Debug, Clone)]
 pub struct Generation {
     /// Generated tokens, without the stop token.
     pub tokens: Vec<TokenId>,
+    /// Their log-probabilities, if asked for.
+    pub logprobs: Vec<Logprobs>,
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// Tokens of the prompt.

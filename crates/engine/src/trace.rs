@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use glim_plan::{GgmlType, InputKind, StepKind, StepResults};
+use glim_plan::{GgmlType, InputKind, Plan, StepResults};
 use glim_text::TokenId;
 
 use crate::buckets::{bucket_for, prefill_chunks};
-use crate::engine::{Engine, Prepared};
+use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::steps::Prepared;
 
 /// Rows of one buffer, f32 or i32.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -61,15 +62,11 @@ impl Tracer {
     ) -> Result<Self, EngineError> {
         let mut steps = Vec::new();
         for tokens in engine.buckets().to_vec() {
-            let step = StepKind::Prefill {
-                tokens,
-                sequences: 1,
+            let tap = |plan: &mut Plan| {
+                taps.iter()
+                    .try_for_each(|tap| plan.tap(tap).map(|_| ()).map_err(EngineError::from))
             };
-            let mut plan = engine.every_row_plan(step, forced)?;
-            for tap in &taps {
-                plan.tap(tap)?;
-            }
-            steps.push((tokens, engine.prepare(plan)?));
+            steps.push((tokens, engine.prepare_every_row(tokens, forced, tap)?));
         }
         Ok(Self { taps, steps })
     }
@@ -100,7 +97,7 @@ impl Tracer {
                     continue;
                 };
                 set_forced(prepared, &chunk, forced)?;
-                let results = engine.run(prepared, sequence, &ids[chunk.clone()], None)?;
+                let results = engine.run_rows(prepared, sequence, &ids[chunk.clone()])?;
                 each(chunk.start, chunk.len(), &results);
                 for tap in taps {
                     let plan = &prepared.plan;

@@ -22,6 +22,7 @@ fn seeded(seed: u64) -> GenerateRequest {
             top_k: 50,
             top_p: 0.95,
             seed,
+            ..SamplingParams::GREEDY
         },
         max_tokens: Some(12),
         ..GenerateRequest::new(prompt(130))
@@ -48,6 +49,7 @@ fn chunk_and_block_size_do_not_change_the_tokens() {
             context: Some(200),
             block_size,
             max_chunk,
+            ..EngineOptions::default()
         };
         let mut engine = common::engine_of(
             Inventory::of(&checkpoint),
@@ -132,9 +134,8 @@ fn tokens_beyond_the_limit_of_the_vocabulary_are_never_drawn() {
     let request = GenerateRequest {
         sampling: SamplingParams {
             temperature: 50.0,
-            top_k: 0,
-            top_p: 1.0,
             seed: 3,
+            ..SamplingParams::GREEDY
         },
         vocab_limit: Some(37),
         ..seeded(3)
@@ -179,6 +180,15 @@ fn what_cannot_run_is_refused_by_name() {
     assert!(refuse(sampling(-1.0, 1.0)).contains("temperature is -1"));
     assert!(refuse(sampling(f32::NAN, 1.0)).contains("temperature is NaN"));
     assert!(refuse(sampling(1.0, 0.0)).contains("top_p is 0"));
+    let penalty = SamplingParams {
+        repetition_penalty: 0.0,
+        ..SamplingParams::GREEDY
+    };
+    let refused = refuse(GenerateRequest {
+        sampling: penalty,
+        ..base.clone()
+    });
+    assert!(refused.contains("repetition_penalty is 0: expected a finite number above 0"));
     // After all that, every block is free again.
     let whole = GenerateRequest {
         max_tokens: Some(80),

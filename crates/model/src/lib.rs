@@ -12,6 +12,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod config_check;
 pub mod error;
+pub mod export;
 pub mod hparams;
 pub mod inventory;
 pub mod kv_b;

@@ -71,6 +71,8 @@ pub enum InputKind {
     TopK,
     /// `[outputs]` f32: 1 means off.
     TopP,
+    /// `[outputs]` f32: 0 means off.
+    MinP,
     /// `[outputs, 3]` i32: low and high half of the seed, index of the choice.
     Seeds,
     /// `[outputs, ceil(vocab / 32)]` i32: bit set = token allowed (bit `i % 32` of word `i / 32`).
@@ -93,7 +95,7 @@ pub struct InputExtents {
 
 impl InputKind {
     /// Every kind, in the order of the input block.
-    pub const ALL: [InputKind; 13] = [
+    pub const ALL: [InputKind; 14] = [
         Self::Tokens,
         Self::Positions,
         Self::SlotMapping,
@@ -104,6 +106,7 @@ impl InputKind {
         Self::Temperature,
         Self::TopK,
         Self::TopP,
+        Self::MinP,
         Self::Seeds,
         Self::TokenMask,
         Self::ForcedTopk,
@@ -122,6 +125,7 @@ impl InputKind {
             Self::Temperature => "temperature",
             Self::TopK => "top_k",
             Self::TopP => "top_p",
+            Self::MinP => "min_p",
             Self::Seeds => "seeds",
             Self::TokenMask => "token_mask",
             Self::ForcedTopk => "forced_topk",
@@ -131,7 +135,7 @@ impl InputKind {
     /// `F32` or `I32`.
     pub fn dtype(self) -> GgmlType {
         match self {
-            Self::Temperature | Self::TopP => GgmlType::F32,
+            Self::Temperature | Self::TopP | Self::MinP => GgmlType::F32,
             _ => GgmlType::I32,
         }
     }
@@ -145,7 +149,7 @@ impl InputKind {
             | Self::SequenceSlots
             | Self::OutputRows
             | Self::ForcedTopk => u32::MAX,
-            Self::Temperature => 0,
+            Self::Temperature | Self::MinP => 0,
             Self::TopP => 1f32.to_bits(),
             Self::TokenMask => u32::MAX,
         }
@@ -168,7 +172,9 @@ impl InputKind {
             Self::CuSeqlens => vec![step.sequences() + 1],
             Self::BlockTables => vec![step.sequences(), geometry.max_blocks],
             Self::SequenceSlots => vec![step.sequences()],
-            Self::OutputRows | Self::Temperature | Self::TopK | Self::TopP => vec![outputs],
+            Self::OutputRows | Self::Temperature | Self::TopK | Self::TopP | Self::MinP => {
+                vec![outputs]
+            }
             Self::Seeds => vec![outputs, 3],
             Self::TokenMask => vec![outputs, vocab_size.div_ceil(32)],
             Self::ForcedTopk => vec![step.tokens(), forced],
@@ -183,6 +189,7 @@ impl InputKind {
             | Self::Temperature
             | Self::TopK
             | Self::TopP
+            | Self::MinP
             | Self::Seeds
             | Self::TokenMask => Rows::Outputs,
             Self::CuSeqlens | Self::BlockTables | Self::SequenceSlots => Rows::Whole,

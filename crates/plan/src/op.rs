@@ -112,6 +112,8 @@ pub struct SampleInputs {
     pub top_k: BufferId,
     /// `[N]` f32.
     pub top_p: BufferId,
+    /// `[N]` f32.
+    pub min_p: BufferId,
     /// `[N, 3]` i32.
     pub seeds: BufferId,
     /// `[N, ceil(V / 32)]` i32.
@@ -546,6 +548,7 @@ impl Op {
                         i.temperature,
                         i.top_k,
                         i.top_p,
+                        i.min_p,
                         i.seeds,
                         i.token_mask,
                     ],

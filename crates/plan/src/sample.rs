@@ -1,10 +1,12 @@
 //! The sampler, specified: how [`crate::Op::Sample`] turns one row of logits into a token, on any backend.
 //!
 //! Order (that of vLLM, where users of the API come from): mask, arg-max if the temperature is 0, divide by the temperature,
-//! top-k, top-p on the renormalised probabilities, draw. The draw is a Gumbel race: the token with the largest
+//! top-k, top-p on the renormalised probabilities, min-p, draw. The draw is a Gumbel race: the token with the largest
 //! `(logit − max) / temperature + g`, where `max` is the largest allowed logit (so that a tiny temperature cannot overflow),
 //! `g = −ln(−ln u)` and `u` is a number that depends on seed, choice, position and token id alone.
 //! So there is no order of summation to agree on, and a seeded stream does not depend on batching, preemption or speculation.
+//!
+//! The steps are public one by one ([`candidates`], [`race`]), for a sampler that does more in between.
 //!
 //! Ties go to the lowest token id everywhere.
 
@@ -22,6 +24,8 @@ pub struct SampleParams {
     pub top_k: usize,
     /// 1: off.
     pub top_p: f32,
+    /// Tokens below this share of the likeliest one's probability are cut; 0: off.
+    pub min_p: f32,
     /// Seed of the request.
     pub seed: u64,
     /// Index among the choices of one request.
@@ -33,35 +37,64 @@ pub struct SampleParams {
 /// Draws a token from `logits [V]`; `mask [ceil(V / 32)]` has a bit for each token that may be drawn. Returns its id, or
 /// [`TOKEN_CORRUPT`], or [`TOKEN_NONE_ALLOWED`].
 pub fn sample_row(logits: &[f32], mask: &[u32], params: &SampleParams) -> i32 {
-    if logits.iter().any(|l| l.is_nan() || *l == f32::INFINITY) {
+    if is_corrupt(logits) {
         return TOKEN_CORRUPT;
     }
+    let winner = race(&candidates(logits, mask, params), params);
+    winner.map_or(TOKEN_NONE_ALLOWED, |id| {
+        i32::try_from(id).unwrap_or(TOKEN_CORRUPT)
+    })
+}
+
+/// Whether a row holds NaN or +∞; −∞ is an ordinary way to forbid a token.
+pub fn is_corrupt(logits: &[f32]) -> bool {
+    logits.iter().any(|l| l.is_nan() || *l == f32::INFINITY)
+}
+
+/// The tokens that may be drawn, with `(logit − max) / temperature` (the logits themselves at temperature 0): masked, then cut
+/// by top-k, top-p and min-p.
+pub fn candidates(logits: &[f32], mask: &[u32], params: &SampleParams) -> Vec<(usize, f32)> {
     let allowed = |id: usize| {
         mask.get(id / 32)
             .is_some_and(|word| word >> (id % 32) & 1 == 1)
     };
-    let candidates = logits
+    let kept = logits
         .iter()
         .enumerate()
         .filter(|(id, l)| allowed(*id) && **l > f32::NEG_INFINITY)
         .map(|(id, l)| (id, *l));
-    let winner = if params.temperature <= 0.0 {
-        first_max(candidates)
-    } else {
-        let inverse = 1.0 / params.temperature;
-        let max = candidates.clone().map(|(_, l)| l).fold(f32::MIN, f32::max);
-        let scaled: Vec<(usize, f32)> = candidates
-            .map(|(id, l)| (id, scale(l - max, inverse)))
-            .collect();
-        let kept = truncate(scaled, params.top_k, params.top_p);
-        first_max(
-            kept.into_iter()
-                .map(|(id, l)| (id, l + gumbel(params, id as u32))),
-        )
+    if params.temperature <= 0.0 {
+        return kept.collect();
+    }
+    let inverse = 1.0 / params.temperature;
+    let max = kept.clone().map(|(_, l)| l).fold(f32::MIN, f32::max);
+    let scaled: Vec<(usize, f32)> = kept.map(|(id, l)| (id, scale(l - max, inverse))).collect();
+    let mut kept = truncate(scaled, params.top_k, params.top_p);
+    if params.min_p > 0.0 {
+        // The likeliest token has 0: its probability is the largest, and e^l is the ratio to it.
+        let least = params.min_p.min(1.0).ln();
+        kept.retain(|(_, l)| *l >= least);
+    }
+    kept
+}
+
+/// The winner among [`candidates`]: the largest at temperature 0, the draw of this seed, choice and position otherwise.
+pub fn race(candidates: &[(usize, f32)], params: &SampleParams) -> Option<usize> {
+    let noise = |id: usize| {
+        if params.temperature <= 0.0 {
+            0.0
+        } else {
+            gumbel(params, id as u32)
+        }
     };
-    winner.map_or(TOKEN_NONE_ALLOWED, |id| {
-        i32::try_from(id).unwrap_or(TOKEN_CORRUPT)
-    })
+    first_max(candidates.iter().map(|(id, l)| (*id, l + noise(*id))))
+}
+
+/// A number in 0..1 that depends on seed, choice, position and `stream` (1 and up; 0 is the race's own).
+pub fn uniform(params: &SampleParams, stream: u32) -> f32 {
+    let counter = [0, params.position, params.choice, stream];
+    let block = philox4x32_10(counter, [params.seed as u32, (params.seed >> 32) as u32]);
+    (block[0] >> 8) as f32 * (1.0 / 16_777_216.0)
 }
 
 /// `(logit − max) / temperature`, at most zero: a tiny temperature makes no infinity and no new ties out of the largest logits.
@@ -151,6 +184,7 @@ mod tests {
             temperature: 1.0,
             top_k: 0,
             top_p: 1.0,
+            min_p: 0.0,
             seed: 42,
             choice: 0,
             position: 7,
@@ -257,6 +291,27 @@ mod tests {
             assert!(sample_row(&logits, &ALL, &SampleParams { top_p: 0.5, ..p }) >= 2);
             assert_eq!(
                 sample_row(&logits, &ALL, &SampleParams { top_p: 0.0, ..p }),
+                2
+            );
+        }
+    }
+
+    #[test]
+    fn min_p_cuts_what_is_unlikely_beside_the_likeliest() {
+        // Ratios to the largest: e^-2, e^-1, 1.
+        let logits = [0.0f32, 1.0, 2.0];
+        for position in 0..500 {
+            let p = SampleParams {
+                position,
+                ..params()
+            };
+            assert_eq!(
+                sample_row(&logits, &ALL, &SampleParams { min_p: 0.5, ..p }),
+                2
+            );
+            assert!(sample_row(&logits, &ALL, &SampleParams { min_p: 0.3, ..p }) >= 1);
+            assert_eq!(
+                sample_row(&logits, &ALL, &SampleParams { min_p: 1.0, ..p }),
                 2
             );
         }

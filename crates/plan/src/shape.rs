@@ -465,7 +465,7 @@ impl Shapes<'_> {
                 out,
             } => {
                 let vocab = self.get(*logits).row_elements();
-                self.f32s(&[*logits, i.temperature, i.top_p])?;
+                self.f32s(&[*logits, i.temperature, i.top_p, i.min_p])?;
                 self.i32s(&[
                     i.output_rows,
                     i.positions,
@@ -481,13 +481,21 @@ impl Shapes<'_> {
                     (i.temperature, InputKind::Temperature),
                     (i.top_k, InputKind::TopK),
                     (i.top_p, InputKind::TopP),
+                    (i.min_p, InputKind::MinP),
                     (i.seeds, InputKind::Seeds),
                     (i.token_mask, InputKind::TokenMask),
                 ] {
                     self.input(id, kind)?;
                 }
                 self.row_of(i.positions, Rows::Tokens, 1)?;
-                for id in [i.output_rows, i.temperature, i.top_k, i.top_p, *out] {
+                for id in [
+                    i.output_rows,
+                    i.temperature,
+                    i.top_k,
+                    i.top_p,
+                    i.min_p,
+                    *out,
+                ] {
                     self.row_of(id, Rows::Outputs, 1)?;
                     self.same_count(*logits, id)?;
                 }

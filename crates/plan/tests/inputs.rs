@@ -29,6 +29,7 @@ fn a_new_block_holds_only_pads() {
         (InputKind::Temperature, 16, 0f32.to_bits()),
         (InputKind::TopK, 16, 0),
         (InputKind::TopP, 16, 1f32.to_bits()),
+        (InputKind::MinP, 16, 0),
         (InputKind::Seeds, 16 * 3, 0),
         (InputKind::TokenMask, 16 * 2, u32::MAX),
         (InputKind::ForcedTopk, 16 * 6, NONE),

@@ -150,6 +150,7 @@ fn sample_draws_each_row_with_its_own_parameters() {
         temperature: feed.b.input(InputKind::Temperature),
         top_k: feed.b.input(InputKind::TopK),
         top_p: feed.b.input(InputKind::TopP),
+        min_p: feed.b.input(InputKind::MinP),
         seeds: feed.b.input(InputKind::Seeds),
         token_mask: feed.b.input(InputKind::TokenMask),
     };
@@ -202,6 +203,7 @@ fn sample_draws_each_row_with_its_own_parameters() {
                 temperature: temperature[n],
                 top_k: top_k[n] as usize,
                 top_p: top_p[n],
+                min_p: 0.0,
                 seed,
                 choice: n as u32,
                 position: (positions[row] as u32).wrapping_add(1),
@@ -223,6 +225,7 @@ fn edges_of_the_sampler() {
         temperature: 1.0,
         top_k: 1,
         top_p: 1.0,
+        min_p: 0.0,
         seed: 1,
         choice: 0,
         position: 0,

@@ -89,7 +89,10 @@ fn a_wrong_block_is_named() {
 
 #[test]
 fn a_wrong_position_is_named() {
-    for position in [27, -1, i32::MAX] {
+    // A rotation turns by any position, but not by a negative one.
+    let negative = named("blk.0.attn_q_rope", "position", -1, 1 << 31);
+    assert_eq!(change(InputKind::Positions, 0, -1), negative);
+    for position in [27, i32::MAX] {
         let expected = named(
             "blk.0.index_score",
             "position",

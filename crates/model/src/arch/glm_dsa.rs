@@ -177,6 +177,7 @@ fn sample(e: &mut Emitter<'_>, logits: BufferId, outputs: usize) {
         temperature: e.b.input(InputKind::Temperature),
         top_k: e.b.input(InputKind::TopK),
         top_p: e.b.input(InputKind::TopP),
+        min_p: e.b.input(InputKind::MinP),
         seeds: e.b.input(InputKind::Seeds),
         token_mask: e.b.input(InputKind::TokenMask),
     };

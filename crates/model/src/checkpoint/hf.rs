@@ -225,7 +225,7 @@ pub(super) fn stored(folder: &HfFolder) -> Vec<Stored> {
     folder.tensors.iter().map(tensor).collect()
 }
 
-fn read_json(path: &Path) -> Result<Value, ModelError> {
+pub(crate) fn read_json(path: &Path) -> Result<Value, ModelError> {
     let io = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => ModelError::Missing {
             path: path.to_owned(),

@@ -11,6 +11,7 @@ pub mod hf;
 mod hf_config;
 mod hf_names;
 mod mmap;
+mod pieces;
 mod rearrange;
 mod resolve;
 

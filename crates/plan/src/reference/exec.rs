@@ -340,7 +340,7 @@ impl<'a> Run<'a> {
                 let half = spec.style == RopeStyle::HalfSplit;
                 for (t, row) in values.chunks_exact_mut(row).enumerate() {
                     let position = self.i32s(*positions)[t];
-                    let position = self.index("position", position, i32::MAX as usize)?;
+                    let position = self.index("position", position, 1 << 31)?;
                     let angles = rope_angles(position, spec.theta, spec.n);
                     for head in row.chunks_exact_mut(width) {
                         rotate(&mut head[spec.start..][..spec.n], &angles, half);
@@ -665,6 +665,7 @@ impl<'a> Run<'a> {
                 temperature: self.f32s(i.temperature)[n],
                 top_k: self.i32s(i.top_k)[n].max(0) as usize,
                 top_p: self.f32s(i.top_p)[n],
+                min_p: self.f32s(i.min_p)[n],
                 seed: u64::from(seed[0] as u32) | u64::from(seed[1] as u32) << 32,
                 choice: seed[2] as u32,
                 position: (self.i32s(i.positions)[row] as u32).wrapping_add(1),

@@ -477,6 +477,7 @@ impl Toy {
             temperature: self.b.input(InputKind::Temperature),
             top_k: self.b.input(InputKind::TopK),
             top_p: self.b.input(InputKind::TopP),
+            min_p: self.b.input(InputKind::MinP),
             seeds: self.b.input(InputKind::Seeds),
             token_mask: self.b.input(InputKind::TokenMask),
         };

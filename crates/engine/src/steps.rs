@@ -1,0 +1,221 @@
+//! Prepared steps of one model on one backend, and how a batch is written into their inputs.
+
+use std::collections::HashMap;
+
+use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
+use glim_plan::sample::SampleParams;
+use glim_plan::{
+    Backend, CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind,
+    StepResults, check_states, fuse,
+};
+use glim_text::TokenId;
+
+use crate::error::EngineError;
+use crate::sequence::Sequence;
+
+/// A token that the backend has carried from the sequence's last step.
+pub(crate) const CARRIED: TokenId = TokenId(u32::MAX);
+
+/// One sequence's rows in a step.
+pub(crate) struct BatchRow<'a> {
+    pub(crate) tokens: &'a [TokenId],
+    pub(crate) sequence: &'a Sequence,
+    /// Slot of carries.
+    pub(crate) slot: usize,
+    /// How the token after the last row is drawn; `None`: it is not.
+    pub(crate) draw: Option<Draw<'a>>,
+}
+
+/// Parameters of [`glim_plan::Op::Sample`] for one row.
+pub(crate) struct Draw<'a> {
+    pub(crate) params: SampleParams,
+    pub(crate) mask: &'a [u32],
+}
+
+/// A plan that the backend has prepared.
+pub(crate) struct Prepared {
+    pub(crate) plan: Plan,
+    id: StepId,
+    pub(crate) inputs: StepInputs,
+}
+
+impl Prepared {
+    pub(crate) fn new(backend: &mut dyn Backend, plan: Plan) -> Result<Self, EngineError> {
+        let id = backend.prepare(&plan)?;
+        let inputs = StepInputs::new(&plan);
+        Ok(Self { plan, id, inputs })
+    }
+
+    /// Writes a batch into the inputs and runs it. A plan without sampling gives every row.
+    pub(crate) fn run(
+        &mut self,
+        backend: &mut dyn Backend,
+        batch: &[BatchRow<'_>],
+    ) -> Result<StepResults, EngineError> {
+        let geometry = self.plan.geometry;
+        let inputs = &mut self.inputs;
+        let positions = |row: &BatchRow<'_>| {
+            let first = row.sequence.computed();
+            first..first + row.tokens.len()
+        };
+        inputs.set(
+            InputKind::Tokens,
+            batch.iter().flat_map(|r| r.tokens).map(|t| t.0),
+        )?;
+        inputs.set_i32(
+            InputKind::Positions,
+            batch.iter().flat_map(positions).map(|p| p as i32),
+        )?;
+        let mut slots = Vec::new();
+        for row in batch {
+            slots.extend(positions(row).map(|p| row.sequence.slot(p, geometry.block_size)));
+        }
+        inputs.set_i32(InputKind::SlotMapping, slots)?;
+        let ends = batch.iter().scan(0, |end, row| {
+            *end += row.tokens.len();
+            Some(*end)
+        });
+        let ends: Vec<i32> = ends.map(|end| end as i32).collect();
+        inputs.set_i32(
+            InputKind::CuSeqlens,
+            [0].into_iter().chain(ends.iter().copied()),
+        )?;
+        let tables = batch.iter().flat_map(|r| r.sequence.table(geometry));
+        inputs.set_i32(InputKind::BlockTables, tables)?;
+        if inputs.has(InputKind::SequenceSlots) {
+            inputs.set_i32(
+                InputKind::SequenceSlots,
+                batch.iter().map(|r| r.slot as i32),
+            )?;
+        }
+        if inputs.has(InputKind::Temperature) {
+            let drawn = || {
+                batch
+                    .iter()
+                    .zip(&ends)
+                    .filter_map(|(r, end)| Some((r.draw.as_ref()?, *end)))
+            };
+            inputs.set_i32(InputKind::OutputRows, drawn().map(|(_, end)| end - 1))?;
+            let params = || drawn().map(|(d, _)| d.params);
+            inputs.set_f32(InputKind::Temperature, params().map(|p| p.temperature))?;
+            inputs.set(
+                InputKind::TopK,
+                params().map(|p| u32::try_from(p.top_k).unwrap_or(0)),
+            )?;
+            inputs.set_f32(InputKind::TopP, params().map(|p| p.top_p))?;
+            inputs.set_f32(InputKind::MinP, params().map(|p| p.min_p))?;
+            let seeds = |p: SampleParams| [p.seed as u32, (p.seed >> 32) as u32, p.choice];
+            inputs.set(InputKind::Seeds, params().flat_map(seeds))?;
+            inputs.set(
+                InputKind::TokenMask,
+                drawn().flat_map(|(d, _)| d.mask.iter().copied()),
+            )?;
+        } else {
+            let rows = ends.last().copied().unwrap_or(0);
+            inputs.set_i32(InputKind::OutputRows, 0..rows)?;
+        }
+        Ok(backend.run(self.id, inputs)?)
+    }
+}
+
+/// Which of two plans of a bucket: tokens only, or logits as well.
+type Key = (StepKind, bool);
+
+/// All steps of an engine.
+pub(crate) struct Steps {
+    steps: HashMap<Key, Prepared>,
+}
+
+impl Steps {
+    /// Emits the plans of all buckets, each with and without logits as a result.
+    pub(crate) fn plans(
+        inventory: &Inventory,
+        caps: &Caps,
+        geometry: CacheGeometry,
+        kinds: &[StepKind],
+        sequence_slots: usize,
+    ) -> Result<Vec<Plan>, EngineError> {
+        let mut plans = Vec::new();
+        for step in kinds {
+            for logits in [false, true] {
+                let base = EmitRequest::new(*step, geometry);
+                plans.push(make_plan(
+                    inventory,
+                    &EmitRequest {
+                        logits,
+                        sequence_slots,
+                        ..base
+                    },
+                    caps,
+                )?);
+            }
+        }
+        Ok(plans)
+    }
+
+    /// Prepares plans that [`Self::plans`] made.
+    pub(crate) fn prepare(
+        backend: &mut dyn Backend,
+        plans: Vec<Plan>,
+    ) -> Result<Self, EngineError> {
+        let mut steps = HashMap::new();
+        for (i, plan) in plans.into_iter().enumerate() {
+            steps.insert((plan.step, i % 2 == 1), Prepared::new(backend, plan)?);
+        }
+        Ok(Self { steps })
+    }
+
+    /// The step of a bucket.
+    pub(crate) fn get(
+        &mut self,
+        kind: StepKind,
+        logits: bool,
+    ) -> Result<&mut Prepared, EngineError> {
+        let missing = || EngineError::NoResult {
+            plan: kind.to_string(),
+            name: "step".into(),
+        };
+        self.steps.get_mut(&(kind, logits)).ok_or_else(missing)
+    }
+}
+
+/// Emits, fuses and checks a plan.
+pub(crate) fn make_plan(
+    inventory: &Inventory,
+    request: &EmitRequest,
+    caps: &Caps,
+) -> Result<Plan, EngineError> {
+    let mut plan = emit(inventory, request)?;
+    let states = states(
+        inventory.config(),
+        request.latent_type,
+        request.index_key_type,
+    );
+    check_states(&plan, &states)?;
+    fuse(&mut plan, &caps.patterns);
+    check_states(&plan, &states)?;
+    Ok(plan)
+}
+
+/// A plan that gives the logits of every row. `forced`: with an input that replaces the indexer's choices.
+pub(crate) fn every_row_plan(
+    inventory: &Inventory,
+    caps: &Caps,
+    geometry: CacheGeometry,
+    step: StepKind,
+    sequence_slots: usize,
+    forced: bool,
+) -> Result<Plan, EngineError> {
+    let request = EmitRequest {
+        outputs: OutputRows::All,
+        logits: true,
+        sample: false,
+        forced_topk: forced,
+        sequence_slots,
+        ..EmitRequest::new(step, geometry)
+    };
+    make_plan(inventory, &request, caps)
+}
+
+/// F32 caches: what every plan of this engine has.
+pub(crate) const CACHE_TYPE: GgmlType = GgmlType::F32;
