@@ -17,13 +17,13 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("model", &["gguf", "plan", "quant"], &[]),
     // Its parity tests run the plans of real architectures.
     ("cpu", &["plan", "quant"], &["model"]),
-    ("engine", &["model", "plan", "text"], &["cpu"]),
+    ("engine", &["model", "plan", "text"], &["cpu", "gguf"]),
     (
         "glim",
         &["cpu", "engine", "gguf", "model", "plan", "quant", "text"],
         &[],
     ),
-    (TESTKIT, &["gguf", "quant"], &[]),
+    (TESTKIT, &["gguf", "plan", "quant"], &[]),
 ];
 
 /// Support for tests: everybody's, but in `[dev-dependencies]` only.

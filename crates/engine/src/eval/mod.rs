@@ -2,10 +2,12 @@
 
 mod against;
 mod distance;
+mod divergence;
 mod perplexity;
 mod reference;
 
 pub use against::against;
 pub use distance::{Bounds, Measure, PromptReport};
+pub use divergence::{Divergence, divergence};
 pub use perplexity::{Perplexity, perplexity};
 pub use reference::{PromptReference, Reference};
