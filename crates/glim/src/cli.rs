@@ -64,6 +64,10 @@ pub(crate) enum Command {
     Tokenize(cmd::tokenize::TokenizeArgs),
     /// Measure a model: perplexity of a text, or distance to a reference
     Eval(cmd::eval::EvalArgs),
+    /// Write a Hugging Face checkpoint as a GGUF file
+    Convert(cmd::convert::ConvertArgs),
+    /// Measure how fast a model's steps are, beside what this machine can do at most
+    Bench(cmd::bench::BenchArgs),
 }
 
 impl Command {
@@ -73,6 +77,8 @@ impl Command {
             Command::Inspect(args) => cmd::inspect::run(&args, ui),
             Command::Tokenize(args) => cmd::tokenize::run(&args, ui),
             Command::Eval(args) => cmd::eval::run(&args, ui),
+            Command::Convert(args) => cmd::convert::run(&args, ui),
+            Command::Bench(args) => cmd::bench::run(&args, ui),
         }
     }
 }

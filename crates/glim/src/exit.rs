@@ -10,6 +10,7 @@ use std::path::Path;
 use clap::error::ErrorKind;
 use glim_engine::EngineError;
 use glim_gguf::GgufError;
+use glim_model::export::ExportError;
 use glim_model::{EmitError, ModelError};
 use glim_plan::BackendError;
 use glim_text::TextError;
@@ -238,8 +239,32 @@ impl From<ModelError> for Failure {
     }
 }
 
+impl From<ExportError> for Failure {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::Model(error) => error.into(),
+            // The file that is being written, not one that is read: a full disk is no bad data.
+            ExportError::Gguf(GgufError::Io { ref source, .. }) => {
+                let exit = match source.kind() {
+                    io::ErrorKind::NotFound => Exit::MissingFile,
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                        Exit::Config
+                    }
+                    _ => Exit::Temporary,
+                };
+                Self::new(exit, error.to_string())
+            }
+            ExportError::Gguf(error) => error.into(),
+            _ => Self::new(Exit::BadData, error.to_string()),
+        }
+    }
+}
+
 impl From<TextError> for Failure {
     fn from(error: TextError) -> Self {
+        if let TextError::NoSuchPreTokenizer { .. } = error {
+            return Self::usage(error.to_string());
+        }
         let missing = match &error {
             TextError::Gguf(error) => error.is_missing(),
             TextError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
@@ -255,7 +280,9 @@ impl From<EngineError> for Failure {
             EngineError::ContextExceeded { .. }
             | EngineError::EmptyPrompt
             | EngineError::BadSampling { .. }
-            | EngineError::BadContext { .. } => Exit::Usage,
+            | EngineError::BadContext { .. }
+            | EngineError::BadSequences { .. }
+            | EngineError::OutOfMemory { .. } => Exit::Usage,
             EngineError::BadToken { .. }
             | EngineError::BadReference { .. }
             | EngineError::TextTooShort { .. }

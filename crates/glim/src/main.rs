@@ -3,12 +3,16 @@
 
 mod answer;
 mod builtin;
+mod chat;
 mod cli;
 mod cmd;
 mod exit;
+mod interrupt;
 mod loader;
 mod placement;
+mod progress;
 mod prompt;
+mod session;
 mod ui;
 mod units;
 

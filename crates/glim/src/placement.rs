@@ -4,9 +4,14 @@
 
 use std::str::FromStr;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
+use glim_cpu::CpuOptions;
 
 use crate::exit::{Exit, Failure};
+
+/// Most threads that can be asked for.
+const MAX_THREADS: u64 = 1024;
 
 /// Options of the commands that run a model.
 #[derive(Debug, Args)]
@@ -19,15 +24,22 @@ pub(crate) struct Placement {
         help_heading = "Where it runs"
     )]
     device: Device,
-    /// Arithmetic: exact (f32 throughout), or fast (not available yet)
+    /// Arithmetic: fast (8-bit activations, integer products) or exact (f32 throughout) [default: fast; eval --check: exact]
     #[arg(
         long,
         value_name = "MATH",
-        default_value = "exact",
         hide_possible_values = true,
         help_heading = "Where it runs"
     )]
-    math: Math,
+    math: Option<Math>,
+    /// Threads of the CPU [default: as many as the process may use]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_THREADS),
+        help_heading = "Where it runs"
+    )]
+    threads: Option<usize>,
     /// Ranks to split the model over; only 1 in this build
     #[arg(
         long,
@@ -38,7 +50,7 @@ pub(crate) struct Placement {
     tp: usize,
     /// Fill every buffer with NaN before it is written, and stop at the first operation that leaves some
     #[arg(long, help_heading = "Where it runs")]
-    pub(crate) poison: bool,
+    poison: bool,
 }
 
 /// A device, as the user names it.
@@ -65,8 +77,9 @@ impl FromStr for Device {
     }
 }
 
+/// Arithmetic, as the user names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Math {
+pub(crate) enum Math {
     Exact,
     Fast,
 }
@@ -81,12 +94,6 @@ impl Placement {
             )
             .hint("use --device cpu, or leave --device out"));
         }
-        if self.math == Math::Fast {
-            return Err(Failure::usage(
-                "--math fast is not available yet: this build computes in exact math only",
-            )
-            .hint("use --math exact, or leave --math out"));
-        }
         if self.tp != 1 {
             return Err(Failure::usage(format!(
                 "--tp {}: this build runs a model on one rank only",
@@ -95,6 +102,19 @@ impl Placement {
             .hint("leave --tp out"));
         }
         Ok(())
+    }
+
+    /// How the CPU shall compute; `default` where the user does not say in which arithmetic.
+    pub(crate) fn cpu(&self, default: Math) -> CpuOptions {
+        CpuOptions {
+            math: match self.math.unwrap_or(default) {
+                Math::Exact => glim_cpu::Math::Exact,
+                Math::Fast => glim_cpu::Math::Fast,
+            },
+            threads: self.threads,
+            poison: self.poison,
+            ..CpuOptions::default()
+        }
     }
 }
 

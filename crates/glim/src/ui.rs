@@ -87,12 +87,4 @@ impl Ui {
             self.note(&text());
         }
     }
-
-    /// Shows how far a long job is, on one line of a terminal that is written over; `None` wipes the line.
-    pub(crate) fn progress(&self, text: Option<&str>) {
-        let mut err = io::stderr();
-        if err.is_terminal() {
-            let _ = write!(err, "\r\x1b[K{}", text.unwrap_or_default()).and_then(|()| err.flush());
-        }
-    }
 }

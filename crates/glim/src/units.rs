@@ -12,6 +12,15 @@ pub(crate) fn count(n: u64) -> String {
     scaled(n, 1000.0, &UNITS).trim_end().to_owned()
 }
 
+/// `31 s`, `1 min 30 s`, `2 h 5 min`.
+pub(crate) fn duration(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        s @ 0..60 => format!("{s} s"),
+        s @ 60..3600 => format!("{} min {} s", s / 60, s % 60),
+        s => format!("{} h {} min", s / 3600, s % 3600 / 60),
+    }
+}
+
 fn scaled(n: u64, step: f64, units: &[&str]) -> String {
     let mut value = n as f64;
     let mut unit = 0;
@@ -29,6 +38,12 @@ fn scaled(n: u64, step: f64, units: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_have_two_units_at_most() {
+        let texts = [0, 59, 90, 7500].map(|s| duration(std::time::Duration::from_secs(s)));
+        assert_eq!(texts, ["0 s", "59 s", "1 min 30 s", "2 h 5 min"]);
+    }
 
     #[test]
     fn units_change_where_the_number_would_have_four_digits() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use glim_cpu::CpuOptions;
 use glim_engine::EngineError;
 use glim_engine::eval::{Bounds, PromptReport, Reference, against, perplexity};
 use glim_model::Checkpoint;
@@ -11,8 +12,9 @@ use glim_text::Special;
 use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
-use crate::loader::{self, ModelArg};
-use crate::placement::Placement;
+use crate::loader::{self, ModelArg, TextArg};
+use crate::placement::{Math, Placement};
+use crate::progress::{Progress, Unit};
 use crate::prompt::read_text;
 use crate::ui::Ui;
 
@@ -33,6 +35,8 @@ Examples:
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     model: ModelArg,
+    #[command(flatten)]
+    text_arg: TextArg,
     /// Measure the perplexity of this text
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
@@ -45,7 +49,7 @@ pub(crate) struct EvalArgs {
     /// Compare with this reference, prompt by prompt; given twice, the files make one reference
     #[arg(long, value_name = "FILE.safetensors")]
     against: Vec<PathBuf>,
-    /// With --against: exit 1 if a measure leaves the bounds of exact arithmetic
+    /// With --against: exit 1 if a measure leaves the bounds of exact arithmetic; implies --math exact unless --math is given
     #[arg(long, conflicts_with = "text")]
     check: bool,
     /// Epsilon of q_a_norm and kv_a_norm instead of the model's own (transformers: 1e-6)
@@ -74,6 +78,12 @@ pub(crate) fn run(args: &EvalArgs, ui: &Ui) -> Result<Exit, Failure> {
     }
 }
 
+/// The bounds of `--check` are those of exact arithmetic; without it eval measures what `run` computes.
+fn cpu(args: &EvalArgs) -> CpuOptions {
+    args.placement
+        .cpu(if args.check { Math::Exact } else { Math::Fast })
+}
+
 fn checkpoint(args: &EvalArgs) -> Result<Checkpoint, Failure> {
     let mut checkpoint = args.model.checkpoint()?;
     if let Some(eps) = args.latent_norm_eps {
@@ -85,7 +95,9 @@ fn checkpoint(args: &EvalArgs) -> Result<Checkpoint, Failure> {
 fn measure_text(args: &EvalArgs, file: &Path, ui: &Ui) -> Result<Exit, Failure> {
     let text = read_text(file)?;
     let checkpoint = checkpoint(args)?;
-    let ids = loader::text_of(&checkpoint)?
+    let ids = args
+        .text_arg
+        .of(&checkpoint)?
         .model
         .tokenizer
         .encode(&text, Special::Text)?;
@@ -99,16 +111,15 @@ fn measure_text(args: &EvalArgs, file: &Path, ui: &Ui) -> Result<Exit, Failure> 
             Failure::bad_data(file, too_short).hint("give a longer text, or a smaller --window")
         );
     }
-    let mut engine = loader::engine(&checkpoint, &args.placement, Some(args.window), ui)?;
-    let result = perplexity(&mut engine, &ids, args.window, |done, all, so_far| {
-        ui.progress(Some(&format!(
-            "{done}/{all} windows, perplexity {so_far:.4}"
-        )));
+    let mut engine = loader::engine(&checkpoint, cpu(args), Some(args.window), ui)?;
+    let windows = (ids.len() / args.window) as u64;
+    let mut progress = Progress::new(ui, "measuring", Unit::Things("windows"), windows);
+    let result = perplexity(&mut engine, &ids, args.window, |done, _, so_far| {
+        progress.set(done as u64, format!("perplexity {so_far:.4}"));
     });
-    ui.progress(None);
+    drop(progress);
     let result = result?;
     if ui.json {
-        let windows = ids.len() / args.window;
         ui.print_json(&json!({
             "perplexity": result.perplexity, "tokens": result.tokens, "context": result.context, "windows": windows,
         }))?;
@@ -124,7 +135,7 @@ fn measure_text(args: &EvalArgs, file: &Path, ui: &Ui) -> Result<Exit, Failure> 
 fn compare(args: &EvalArgs, ui: &Ui) -> Result<Exit, Failure> {
     let reference = read_reference(&args.against)?;
     let checkpoint = checkpoint(args)?;
-    let mut engine = loader::engine(&checkpoint, &args.placement, Some(reference.context()), ui)?;
+    let mut engine = loader::engine(&checkpoint, cpu(args), Some(reference.context()), ui)?;
     let reports = against(&mut engine, &reference)?;
     let ok = reports
         .iter()

@@ -1,5 +1,7 @@
 //! Subcommands, one file each.
 
+pub(crate) mod bench;
+pub(crate) mod convert;
 pub(crate) mod eval;
 pub(crate) mod inspect;
 pub(crate) mod run;

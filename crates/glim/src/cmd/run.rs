@@ -1,23 +1,25 @@
 //! `glim run`: generate from a prompt, or chat in the terminal.
 
-use std::io::{self, BufRead, IsTerminal};
-use std::ops::ControlFlow;
+use std::io::{self, IsTerminal};
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use glim_engine::{Engine, FinishReason, GenerateRequest, Generation, SamplingParams};
-use glim_text::{ChatRequest, GlmParser, Special, TokenId, starts_in_reasoning};
+use glim_engine::SamplingParams;
+use glim_text::{ChatRequest, Special};
 use serde_json::{Value as Json, json};
 
-use crate::answer::{Answer, Decoder, Printer, Show, ToolCall};
+use crate::answer::{Decoder, Show};
+use crate::chat;
 use crate::exit::{Exit, Failure};
-use crate::loader::{self, ModelArg, Text};
-use crate::placement::Placement;
+use crate::interrupt::Interrupt;
+use crate::loader::{self, ModelArg, TextArg};
+use crate::placement::{Math, Placement};
 use crate::prompt::{self, ChatArgs};
+use crate::session::{Session, Settings};
 use crate::ui::Ui;
 
 const EXAMPLES: &str = "\
-The prompt is -p, or what is piped into stdin; in a terminal without -p a chat begins (end it with Ctrl-D). \
+The prompt is -p, or what is piped into stdin; in a terminal without -p a chat begins (/help lists its commands). \
 Piped stdout gets the answer only; a terminal also gets the reasoning before it.
 
 Examples:
@@ -32,6 +34,8 @@ Examples:
 pub(crate) struct RunArgs {
     #[command(flatten)]
     model: ModelArg,
+    #[command(flatten)]
+    text: TextArg,
     /// The user's message (with --raw: the text to continue)
     #[arg(short, long, value_name = "TEXT", conflicts_with = "messages")]
     prompt: Option<String>,
@@ -91,12 +95,17 @@ struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    fn params(&self) -> SamplingParams {
-        SamplingParams {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            seed: self.seed,
+    fn settings(&self) -> Settings {
+        Settings {
+            sampling: SamplingParams {
+                temperature: self.temperature,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                seed: self.seed,
+                ..SamplingParams::GREEDY
+            },
+            max_tokens: self.max_tokens,
+            ignore_eos: self.ignore_eos,
         }
     }
 }
@@ -114,21 +123,27 @@ pub(crate) fn run(args: RunArgs, ui: &Ui) -> Result<Exit, Failure> {
     let checkpoint = args.model.checkpoint()?;
     let prompt = read_prompt(&args, ui)?;
     let template = args.chat.read_template()?;
-    let mut text = loader::text_of(&checkpoint)?;
+    let mut text = args.text.of(&checkpoint)?;
     if let Some(template) = template {
         text = text.with_template(&template)?;
     }
-    let engine = loader::engine(&checkpoint, &args.placement, args.context, ui)?;
+    let cpu = args.placement.cpu(Math::Fast);
+    let engine = loader::engine(&checkpoint, cpu, args.context, ui)?;
     let mut session = Session {
-        args: &args,
         ui,
         text,
         engine,
+        interrupt: Interrupt::never(),
+        show_reasoning: args.show_reasoning,
     };
+    let settings = args.sampling.settings();
     match prompt {
-        Prompt::Raw(prompt) => session.raw(&prompt)?,
-        Prompt::Chat(request) => session.once(&request)?,
-        Prompt::Typed(request) => session.converse(request, io::stdin().lock())?,
+        Prompt::Raw(prompt) => raw(&mut session, &prompt, &settings)?,
+        Prompt::Chat(request) => once(&mut session, &request, &settings)?,
+        Prompt::Typed(request) => {
+            session.interrupt = Interrupt::on_ctrl_c()?;
+            chat::converse(&mut session, request, settings)?;
+        }
     }
     Ok(Exit::Ok)
 }
@@ -178,189 +193,29 @@ fn piped_prompt(raw: bool) -> Result<String, Failure> {
     Ok(prompt)
 }
 
-/// A loaded model and how to use it.
-struct Session<'a> {
-    args: &'a RunArgs,
-    ui: &'a Ui,
-    text: Text,
-    engine: Engine,
-}
-
-impl Session<'_> {
-    /// Continues plain text.
-    fn raw(&mut self, prompt: &str) -> Result<(), Failure> {
-        let ids = self
-            .text
-            .model
-            .tokenizer
-            .encode(prompt, Special::Template)?;
-        let show = if self.ui.json {
-            Show::Nothing
-        } else {
-            Show::Content
-        };
-        let decoder = Decoder::raw(self.text.model.tokenizer.clone());
-        let (answer, generation) = self.generate(ids, show, decoder)?;
-        self.report(&answer, &generation)
-    }
-
-    /// Answers one conversation.
-    fn once(&mut self, request: &ChatRequest) -> Result<(), Failure> {
-        let (answer, generation) = self.answer(request)?;
-        self.report(&answer, &generation)?;
-        if !self.ui.json && answer.text.is_empty() && answer.tool_calls.is_empty() {
-            self.explain_empty(&answer, &generation);
-        }
-        Ok(())
-    }
-
-    /// Answers line by line, keeping the history.
-    fn converse(&mut self, mut request: ChatRequest, input: impl BufRead) -> Result<(), Failure> {
-        self.ui.note("Chat: a line is a message; Ctrl-D ends.");
-        self.ui.print("> ")?;
-        for line in input.lines() {
-            let line = line.map_err(|error| {
-                Failure::new(
-                    Exit::BadData,
-                    format!("the terminal cannot be read: {error}"),
-                )
-            })?;
-            if !line.trim().is_empty() {
-                request
-                    .messages
-                    .push(json!({ "role": "user", "content": line }));
-                let (answer, generation) = self.answer(&request)?;
-                self.detail(&generation);
-                request.messages.push(answer.to_message());
-            }
-            self.ui.print("> ")?;
-        }
-        self.ui.print("\n")
-    }
-
-    fn answer(&mut self, request: &ChatRequest) -> Result<(Answer, Generation), Failure> {
-        let rendered = prompt::render(&self.text, request, self.ui)?;
-        let tokenizer = &self.text.model.tokenizer;
-        let ids = tokenizer.encode_rendered(&rendered)?;
-        let parser = GlmParser::new(
-            tokenizer.clone(),
-            starts_in_reasoning(&rendered),
-            request.tools.as_deref(),
-        );
-        self.generate(ids, self.show(), Decoder::chat(parser))
-    }
-
-    /// What of a chat's answer is printed while it comes.
-    fn show(&self) -> Show {
-        match (
-            self.args.show_reasoning || self.ui.is_terminal(),
-            self.ui.is_colored(),
-        ) {
-            _ if self.ui.json => Show::Nothing,
-            (false, _) => Show::Content,
-            (true, false) => Show::Tagged,
-            (true, true) => Show::Dimmed,
-        }
-    }
-
-    fn generate(
-        &mut self,
-        prompt: Vec<TokenId>,
-        show: Show,
-        decoder: Decoder,
-    ) -> Result<(Answer, Generation), Failure> {
-        let tokenizer = &self.text.model.tokenizer;
-        let sampling = &self.args.sampling;
-        let request = GenerateRequest {
-            prompt,
-            sampling: sampling.params(),
-            max_tokens: sampling.max_tokens,
-            stop_tokens: if sampling.ignore_eos {
-                Vec::new()
-            } else {
-                tokenizer.stop_ids().to_vec()
-            },
-            vocab_limit: Some(tokenizer.vocab_size()),
-        };
-        let mut printer = Printer::new(self.ui, show, decoder);
-        let mut printed = Ok(());
-        let generation = self.engine.generate(&request, |id| {
-            printed = printer.push(id);
-            if printed.is_ok() {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        })?;
-        printed?;
-        Ok((printer.finish()?, generation))
-    }
-
-    fn report(&self, answer: &Answer, generation: &Generation) -> Result<(), Failure> {
-        self.detail(generation);
-        if self.ui.json {
-            self.ui.print_json(&summary(answer, generation))
-        } else {
-            Ok(())
-        }
-    }
-
-    fn detail(&self, generation: &Generation) {
-        self.ui.detail(|| {
-            let rate = |rate: Option<f64>| {
-                rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1} tok/s"))
-            };
-            format!(
-                "prompt {} tokens, prefill {}; answer {} tokens, decode {}; finish: {}",
-                generation.prompt_tokens,
-                rate(prefill_rate(generation)),
-                generation.tokens.len(),
-                rate(decode_rate(generation)),
-                generation.finish_reason.as_str()
-            )
-        });
-    }
-
-    /// A person who sees nothing should know why.
-    fn explain_empty(&self, answer: &Answer, generation: &Generation) {
-        let cut = generation.finish_reason == FinishReason::Length;
-        self.ui.note(match (answer.reasoning.is_empty(), cut) {
-            (true, _) => "note: the answer is empty",
-            (false, true) => "note: the tokens ran out while the model was reasoning: raise --max-tokens or --context, or see --show-reasoning",
-            (false, false) => "note: the model reasoned but said nothing: see --show-reasoning",
-        });
-    }
-}
-
-/// The object of `--json`.
-fn summary(answer: &Answer, generation: &Generation) -> Json {
-    let finish_reason = match generation.finish_reason {
-        FinishReason::Stop if !answer.tool_calls.is_empty() => "tool_calls",
-        reason => reason.as_str(),
+/// Continues plain text.
+fn raw(session: &mut Session<'_>, prompt: &str, settings: &Settings) -> Result<(), Failure> {
+    let tokenizer = session.text.model.tokenizer.clone();
+    let ids = tokenizer.encode(prompt, Special::Template)?;
+    let show = if session.ui.json {
+        Show::Nothing
+    } else {
+        Show::Content
     };
-    json!({
-        "text": answer.text,
-        "reasoning": answer.reasoning,
-        "tool_calls": answer.tool_calls.iter().map(ToolCall::to_json).collect::<Vec<_>>(),
-        "token_ids": generation.tokens.iter().map(|id| id.0).collect::<Vec<_>>(),
-        "prompt_tokens": generation.prompt_tokens,
-        "completion_tokens": generation.tokens.len(),
-        "finish_reason": finish_reason,
-        "prefill_tok_s": prefill_rate(generation),
-        "decode_tok_s": decode_rate(generation),
-    })
+    let (answer, generation) = session.generate(ids, settings, show, Decoder::raw(tokenizer))?;
+    session.report(&answer, &generation)
 }
 
-/// Tokens of the prompt for each second until the first token.
-fn prefill_rate(generation: &Generation) -> Option<f64> {
-    rate(generation.prompt_tokens, generation.prefill)
-}
-
-/// Decode steps for each second; `None` if there was none.
-fn decode_rate(generation: &Generation) -> Option<f64> {
-    rate(generation.decode_steps, generation.decode)
-}
-
-fn rate(n: usize, time: std::time::Duration) -> Option<f64> {
-    (n > 0 && !time.is_zero()).then(|| n as f64 / time.as_secs_f64())
+/// Answers one conversation.
+fn once(
+    session: &mut Session<'_>,
+    request: &ChatRequest,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    let (answer, generation) = session.answer(request, settings)?;
+    session.report(&answer, &generation)?;
+    if !session.ui.json && answer.text.is_empty() && answer.tool_calls.is_empty() {
+        session.explain_empty(&answer, &generation);
+    }
+    Ok(())
 }

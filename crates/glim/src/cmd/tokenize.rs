@@ -5,7 +5,7 @@ use glim_text::{Special, TokenId, Tokenizer};
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
-use crate::loader::ModelArg;
+use crate::loader::{ModelArg, TextArg};
 use crate::prompt::{self, ChatArgs};
 use crate::ui::Ui;
 
@@ -22,6 +22,8 @@ Examples:
 pub(crate) struct TokenizeArgs {
     #[command(flatten)]
     model: ModelArg,
+    #[command(flatten)]
+    text_arg: TextArg,
     /// Text to encode
     #[arg(long)]
     text: Option<String>,
@@ -39,7 +41,7 @@ pub(crate) fn run(args: &TokenizeArgs, ui: &Ui) -> Result<Exit, Failure> {
         ));
     }
     let template = args.chat.read_template()?;
-    let mut text = args.model.text()?;
+    let mut text = args.text_arg.of_model(&args.model)?;
     if let Some(template) = template {
         text = text.with_template(&template)?;
     }

@@ -11,7 +11,8 @@ fn a_wrong_command_line_is_64() {
     glim(&["run", "--frob"]).fails(64, &["--frob"]);
     glim(&["frobnicate"]).fails(64, &["frobnicate"]);
     glim(&["run", "-p", "x", "--device", "gpu"]).fails(64, &["gpu", "auto, cpu, cuda"]);
-    glim(&["run", "-p", "x", "--math", "fast"]).fails(64, &["--math fast", "not available yet"]);
+    glim(&["run", "-p", "x", "--math", "quick"]).fails(64, &["quick", "--math"]);
+    glim(&["run", "-p", "x", "--threads", "0"]).fails(64, &["--threads"]);
     glim(&["run", "-p", "x", "--tp", "2"]).fails(64, &["--tp 2", "one rank"]);
     glim(&["run", "--raw", "-p", "x", "--system", "y"]).fails(64, &["--raw", "--system"]);
     glim(&["tokenize"]).fails(64, &["--text", "--messages"]);
@@ -24,7 +25,7 @@ fn a_wrong_command_line_is_64() {
 fn errors_are_json_where_json_is_asked_for() {
     for args in [
         &["run", "--frob", "--json"][..],
-        &["--json", "run", "-p", "x", "--math", "fast"],
+        &["--json", "run", "-p", "x", "--tp", "2"],
     ] {
         let out = glim(args);
         let error = &out.json()["error"];

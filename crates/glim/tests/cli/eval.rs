@@ -44,7 +44,14 @@ fn a_text_shorter_than_the_window_is_refused_with_both_numbers() {
 #[test]
 fn a_reference_is_compared_prompt_by_prompt() {
     let (model, reference) = (assets::odd_glm52(), assets::odd_glm52_reference());
-    let args = ["eval", text(&model), "--against", text(&reference)];
+    let args = [
+        "eval",
+        text(&model),
+        "--against",
+        text(&reference),
+        "--math",
+        "exact",
+    ];
     let json = glim(&[&args[..], &["--json"]].concat()).json();
     let prompts = json["prompts"].as_array().unwrap();
     assert!(!prompts.is_empty());
@@ -92,6 +99,19 @@ fn check_turns_a_distance_into_an_exit_code() {
         0,
         "without --check a distance is only told"
     );
+}
+
+#[test]
+fn check_computes_in_exact_math_unless_told_otherwise() {
+    let (model, reference) = (assets::tiny_glm5(), assets::odd_glm52_reference());
+    // Refused for its shape, but only after the model was loaded.
+    let told = |more: &[&str]| {
+        let args = ["eval", text(&model), "--against", text(&reference), "-v"];
+        glim(&[&args[..], more].concat()).stderr
+    };
+    assert!(told(&["--check"]).contains("exact math"));
+    assert!(told(&["--check", "--math", "fast"]).contains("fast math"));
+    assert!(told(&[]).contains("fast math"));
 }
 
 #[test]

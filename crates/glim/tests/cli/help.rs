@@ -28,6 +28,11 @@ fn help_of_eval() {
 }
 
 #[test]
+fn help_of_convert() {
+    insta::assert_snapshot!(glim(&["convert", "--help"]).ok());
+}
+
+#[test]
 fn version() {
     assert_eq!(
         glim(&["--version"]).ok(),

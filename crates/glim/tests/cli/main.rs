@@ -1,12 +1,15 @@
 //! The binary as its users meet it: arguments in, stdout, stderr and exit code out.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod convert;
 mod errors;
 mod eval;
 mod help;
 mod inspect;
 mod models;
 mod run;
+#[cfg(unix)]
+mod terminal;
 mod tokenize;
 
 use std::path::{Path, PathBuf};

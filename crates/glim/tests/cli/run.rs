@@ -92,6 +92,8 @@ fn raw_text_is_continued_to_the_letter() {
         "Once upon a time",
         "--max-tokens",
         "20",
+        "--math",
+        "exact",
     ])
     .ok();
     assert!(
@@ -246,7 +248,44 @@ fn another_template_can_be_used() {
 
 #[test]
 fn poisoned_buffers_change_nothing() {
-    assert_eq!(glim(&["run", "-p", SUM, "--poison"]).ok(), "85\n");
+    for math in ["fast", "exact"] {
+        let args = ["run", "-p", SUM, "--math", math, "--poison"];
+        assert_eq!(glim(&args).ok(), "85\n", "{math}");
+    }
+}
+
+#[test]
+fn fast_math_is_the_default_and_threads_are_as_many_as_asked_for() {
+    for (args, backend) in [
+        (&["--threads", "1"][..], "fast math, 1 thread)"),
+        (
+            &["--threads", "3", "--math", "exact"],
+            "exact math, 3 threads)",
+        ),
+    ] {
+        let out = glim(&[&["run", "-p", SUM, "-v"], args].concat());
+        assert!(out.stderr.contains(backend), "{backend}: {out:?}");
+        assert_eq!(out.ok(), "85\n");
+    }
+}
+
+#[test]
+fn exact_math_gives_the_same_tokens_on_any_number_of_threads() {
+    let ids = |threads: &str| -> Json {
+        let args = [
+            "run",
+            "--raw",
+            "-p",
+            "Once upon a time",
+            "--max-tokens",
+            "40",
+            "--math",
+            "exact",
+        ];
+        let args = [&args[..], &["--threads", threads, "--json"]].concat();
+        glim(&args).json()["token_ids"].clone()
+    };
+    assert_eq!(ids("1"), ids("3"));
 }
 
 #[test]

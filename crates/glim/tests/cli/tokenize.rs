@@ -99,3 +99,15 @@ fn a_hugging_face_folder_gives_the_same_ids() {
     };
     assert_eq!(ids(&[text(&folder)]), ids(&[]));
 }
+
+#[test]
+fn the_user_may_name_the_pre_tokenizer() {
+    let pieces = |pre: &[&str]| {
+        let args = [&["tokenize", "--text", "12345", "--json"], pre].concat();
+        glim(&args).json()["pieces"].clone()
+    };
+    assert_eq!(pieces(&[]), pieces(&["--pre", "glm4"]));
+    // Digits in groups of three at most, and each alone.
+    assert_ne!(pieces(&[]), pieces(&["--pre", "qwen2"]));
+    glim(&["tokenize", "--text", "x", "--pre", "default"]).fails(64, &["default", "glm4"]);
+}

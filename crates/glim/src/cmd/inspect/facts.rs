@@ -1,6 +1,6 @@
 //! What follows from a model's tensors and tokenizer: sizes, memory, end tokens.
 
-use glim_engine::EngineOptions;
+use glim_engine::Budget;
 use glim_model::catalogue::Role;
 use glim_model::config::IndexerKind;
 use glim_model::{Checkpoint, Config, TensorDesc, states};
@@ -34,19 +34,10 @@ impl CacheFacts {
     }
 }
 
-/// What this build's exact CPU executor keeps in memory.
+/// What a run of one sequence keeps in memory on the CPU: the blocks as they are stored, f32 caches and activations.
 pub(super) struct Memory {
     pub(super) context: usize,
-    pub(super) weights: u64,
-    pub(super) weights_f32: u64,
-    pub(super) cache: u64,
-    pub(super) arena: u64,
-}
-
-impl Memory {
-    pub(super) fn total(&self) -> u64 {
-        self.weights + self.weights_f32 + self.cache + self.arena
-    }
+    pub(super) budget: Budget,
 }
 
 /// Tokenizer and template.
@@ -59,7 +50,7 @@ pub(super) struct TokenizerFacts {
 }
 
 impl Architecture {
-    pub(super) fn of(checkpoint: &Checkpoint, context: usize, arena: u64) -> Self {
+    pub(super) fn of(checkpoint: &Checkpoint, memory: Memory) -> Self {
         let config = checkpoint.config();
         // A tied head is the embedding once more, and resident once.
         let trunk: Vec<&TensorDesc> = checkpoint
@@ -79,15 +70,6 @@ impl Architecture {
         };
         let cache = CacheFacts::of(config);
         let params_trunk = sum(&|t| t.elements() as u64);
-        let block_size = EngineOptions::default().block_size;
-        let positions = (context.div_ceil(block_size) * block_size) as u64;
-        let memory = Memory {
-            context,
-            weights: sum(&|t| t.byte_len() as u64),
-            weights_f32: params_trunk * 4,
-            cache: positions * cache.total(),
-            arena,
-        };
         Self {
             config: config.clone(),
             params_trunk,
@@ -157,7 +139,7 @@ impl Architecture {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
-        let (cache, memory) = (&self.cache, &self.memory);
+        let (cache, memory, budget) = (&self.cache, &self.memory, &self.memory.budget);
         json!({
             "name": self.config.arch,
             "hyper_parameters": parameters,
@@ -166,15 +148,18 @@ impl Architecture {
                 "latent": cache.latent, "index_key": cache.index_key, "total": cache.total(),
             },
             "memory": {
-                "context": memory.context, "weights_bytes": memory.weights, "weights_f32_bytes": memory.weights_f32,
-                "cache_bytes": memory.cache, "arena_bytes": memory.arena, "total_bytes": memory.total(),
+                "context": memory.context,
+                "weights_bytes": budget.weights,
+                "cache_bytes": budget.latent_cache + budget.index_cache,
+                "arena_bytes": budget.arena,
+                "total_bytes": budget.total(),
             },
         })
     }
 }
 
 impl CacheFacts {
-    /// With the f32 caches of exact math.
+    /// With the f32 caches that the CPU keeps in either math.
     fn of(config: &Config) -> Self {
         let (mut latent, mut index_key) = (0, 0);
         for state in states(config, GgmlType::F32, GgmlType::F32) {

@@ -15,7 +15,7 @@ use clap::builder::RangedU64ValueParser;
 use self::plans::PlanChoice;
 use self::report::Report;
 use crate::exit::{Exit, Failure};
-use crate::loader::ModelArg;
+use crate::loader::{ModelArg, TextArg};
 use crate::ui::Ui;
 
 const EXAMPLES: &str = "\
@@ -32,6 +32,8 @@ Examples:
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     model: ModelArg,
+    #[command(flatten)]
+    text: TextArg,
     /// List every tensor, with its shape in both conventions (--json always does)
     #[arg(long)]
     tensors: bool,

@@ -2,10 +2,12 @@
 
 use std::str::FromStr;
 
+use glim_cpu::{CpuBackend, CpuOptions};
 use glim_engine::EngineOptions;
 use glim_model::{EmitRequest, Inventory, emit};
-use glim_plan::reference::{ReferenceBackend, ReferenceOptions};
-use glim_plan::{Backend, CacheGeometry, Cost, Load, Plan, StepKind, arrange, fuse, plan_cost};
+use glim_plan::{
+    Backend, CacheGeometry, Caps, Cost, Load, Plan, StepKind, arrange, fuse, plan_cost,
+};
 use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
@@ -69,6 +71,15 @@ pub(super) fn usual_steps() -> [StepKind; 2] {
     ]
 }
 
+/// What the backend that would run the plans can do.
+pub(super) fn caps() -> Caps {
+    let options = CpuOptions {
+        threads: Some(1),
+        ..CpuOptions::default()
+    };
+    CpuBackend::new(options).caps()
+}
+
 /// A plan and what it costs.
 #[derive(Debug)]
 pub(super) struct PricedPlan {
@@ -96,12 +107,7 @@ impl PricedPlan {
         };
         let mut plan = emit(inventory, &request)
             .map_err(|error| Failure::new(Exit::BadData, error.to_string()))?;
-        fuse(
-            &mut plan,
-            &ReferenceBackend::new(ReferenceOptions::default())
-                .caps()
-                .patterns,
-        );
+        fuse(&mut plan, &caps().patterns);
         let load = match step {
             StepKind::Decode { rows } => Load {
                 rows,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use glim_engine::EngineOptions;
+use glim_engine::{EngineOptions, EnginePlan};
 use glim_gguf::Gguf;
 use glim_model::checkpoint::{HfFolder, Source};
 use glim_model::{Checkpoint, Inventory};
@@ -10,11 +10,10 @@ use glim_plan::GgmlType;
 use serde_json::{Map, Value as Json, json};
 
 use super::InspectArgs;
-use super::facts::{Architecture, TokenizerFacts};
-use super::plans::{PricedPlan, usual_steps};
+use super::facts::{Architecture, Memory, TokenizerFacts};
+use super::plans::{self, PricedPlan};
 use super::values::value_json;
 use crate::exit::Failure;
-use crate::loader::{self, Text};
 
 /// Everything that is printed.
 pub(super) struct Report {
@@ -75,12 +74,12 @@ impl Report {
                     Source::Hf(folder) => Self::of_hf(name, folder),
                 };
                 report.add_model(&checkpoint, args)?;
-                (report, loader::text_of(&checkpoint), None)
+                (report, args.text.of(&checkpoint), None)
             }
             Err(problem) => match args.model.gguf() {
                 Ok(gguf) => (
                     Self::of_gguf(name, &gguf),
-                    Text::from_gguf(&gguf),
+                    args.text.of_gguf(&gguf),
                     Some(problem),
                 ),
                 Err(_) => return Err(problem),
@@ -185,16 +184,16 @@ impl Report {
         }
         self.oddities = checkpoint.oddities().to_vec();
         let inventory = Inventory::of(checkpoint);
-        let mut arena = 0;
-        for step in usual_steps() {
-            arena = PricedPlan::new(&inventory, step, context)?
-                .arena_bytes
-                .max(arena);
-        }
+        let options = EngineOptions {
+            context: Some(context),
+            ..EngineOptions::default()
+        };
+        let plan = EnginePlan::new(Inventory::of(checkpoint), &plans::caps(), options)?;
+        let budget = *plan.budget();
         for step in args.plan.iter().flat_map(|choice| choice.steps()) {
             self.plans.push(PricedPlan::new(&inventory, step, context)?);
         }
-        self.architecture = Some(Architecture::of(checkpoint, context, arena));
+        self.architecture = Some(Architecture::of(checkpoint, Memory { context, budget }));
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub(super) fn page(report: &Report, tensors: bool) -> String {
         section(
             &mut out,
             &format!(
-                "Memory at a context of {} tokens, exact math on the CPU",
+                "Memory at a context of {} tokens, on the CPU",
                 memory.context
             ),
             &memory_lines(architecture),
@@ -174,19 +174,16 @@ fn cache(architecture: &Architecture) -> Vec<String> {
 }
 
 fn memory_lines(architecture: &Architecture) -> Vec<String> {
-    let memory = &architecture.memory;
+    let budget = &architecture.memory.budget;
+    let cache = budget.latent_cache + budget.index_cache;
     vec![
         format!(
             "weights      {:>12}  as stored",
-            units::bytes(memory.weights)
+            units::bytes(budget.weights)
         ),
-        format!(
-            "             {:>12}  decoded to f32",
-            units::bytes(memory.weights_f32)
-        ),
-        format!("cache        {:>12}", units::bytes(memory.cache)),
-        format!("activations  {:>12}", units::bytes(memory.arena)),
-        format!("total        {:>12}", units::bytes(memory.total())),
+        format!("cache        {:>12}", units::bytes(cache)),
+        format!("activations  {:>12}", units::bytes(budget.arena)),
+        format!("total        {:>12}", units::bytes(budget.total())),
     ]
 }
 

@@ -1,0 +1,187 @@
+//! `glim bench`: how fast a model's steps are, beside what this machine could do at most, measured in the same run.
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use glim_cpu::{CpuBackend, machine};
+use glim_engine::bench::{Timing, decode, prefill};
+use glim_engine::{Engine, EngineOptions, EnginePlan};
+use glim_model::Inventory;
+use glim_plan::Backend;
+use serde_json::{Value as Json, json};
+
+use crate::exit::{Exit, Failure};
+use crate::loader::{self, ModelArg};
+use crate::placement::{Math, Placement};
+use crate::ui::Ui;
+
+const EXAMPLES: &str = "\
+Roofline of a decode step: the bytes that it must read at least (weights that it touches, cached rows that it scans or
+gathers) over the read bandwidth of all threads, measured first. A ratio near 1 means that nothing but memory is waited
+for. A model that fits into the processor's caches can be beyond it. For prefill: operations a second over the peak of f32
+multiply-adds, measured first; integer products can be beyond that.
+
+Times are medians. The cached context is not computed, only allocated: a step takes the same time whatever is in it.
+
+Examples:
+  glim bench
+  glim bench model.gguf --rows 1,4 --context 0,4096 --prompt 512 --json";
+
+/// Options of `glim bench`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Rows of decode steps
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_value = "1,2,4,8", value_parser = RangedU64ValueParser::<usize>::new().range(1..=128))]
+    rows: Vec<usize>,
+    /// Tokens that each sequence has before a step [default: 0 and 1024, as far as the model's context goes]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
+    context: Option<Vec<usize>>,
+    /// Tokens of prefill steps [default: 16 and 512, as far as the model's context goes]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    prompt: Option<Vec<usize>>,
+    /// Repetitions of each step
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    repeat: usize,
+    #[command(flatten)]
+    placement: Placement,
+}
+
+/// What the machine can do at most.
+struct Machine {
+    read_bandwidth: f64,
+    peak_flops: f64,
+}
+
+pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
+    args.placement.check()?;
+    let checkpoint = args.model.checkpoint()?;
+    checkpoint.check_loadable()?;
+    let max = checkpoint.config().max_context;
+    let contexts = sizes(&args.context, &[0, 1024], max - 1);
+    let prompts = sizes(&args.prompt, &[16, 512], max);
+    let most = |list: &[usize]| list.iter().copied().max().unwrap_or(0);
+    let options = EngineOptions {
+        context: Some((most(&contexts) + 1).max(most(&prompts))),
+        max_chunk: most(&prompts),
+        max_num_seqs: most(&args.rows),
+        ..EngineOptions::default()
+    };
+    let mut backend = CpuBackend::new(args.placement.cpu(Math::Fast));
+    let plan = EnginePlan::new(Inventory::of(&checkpoint), &backend.caps(), options)?;
+    ui.note(&format!(
+        "{}: {}",
+        args.model.name(),
+        loader::memory(plan.budget())
+    ));
+    ui.detail(|| "measuring the machine".to_owned());
+    let machine = Machine {
+        read_bandwidth: machine::read_bandwidth(backend.pool()),
+        peak_flops: machine::peak_flops(backend.pool()),
+    };
+    let mut engine = Engine::load(plan, &checkpoint, Box::new(backend))?;
+    let mut prefills = Vec::new();
+    for tokens in &prompts {
+        prefills.push(prefill(&mut engine, *tokens, 0, args.repeat)?);
+    }
+    let mut decodes = Vec::new();
+    for context in &contexts {
+        for rows in &args.rows {
+            decodes.push(decode(&mut engine, *rows, *context, args.repeat)?);
+        }
+    }
+    report(&engine.caps().name, &machine, &prefills, &decodes, ui)?;
+    Ok(Exit::Ok)
+}
+
+/// The user's list, or the defaults that fit.
+fn sizes(given: &Option<Vec<usize>>, defaults: &[usize], most: usize) -> Vec<usize> {
+    match given {
+        Some(list) => list.clone(),
+        None => defaults.iter().copied().filter(|n| *n <= most).collect(),
+    }
+}
+
+/// Bytes that a step must read at least.
+fn read_bytes(timing: &Timing) -> f64 {
+    timing.cost.weight_bytes + timing.cost.state_bytes
+}
+
+fn report(
+    device: &str,
+    machine: &Machine,
+    prefills: &[Timing],
+    decodes: &[Timing],
+    ui: &Ui,
+) -> Result<(), Failure> {
+    if ui.json {
+        let prefill: Vec<Json> = prefills.iter().map(|t| prefill_json(t, machine)).collect();
+        let decode: Vec<Json> = decodes.iter().map(|t| decode_json(t, machine)).collect();
+        return ui.print_json(&json!({
+            "device": device,
+            "read_bandwidth_gb_s": machine.read_bandwidth / 1e9,
+            "peak_gflop_s": machine.peak_flops / 1e9,
+            "prefill": prefill,
+            "decode": decode,
+        }));
+    }
+    let mut text = format!(
+        "device          {device}\nread bandwidth  {:.1} GB/s\nf32 peak        {:.0} GFLOP/s\n\n",
+        machine.read_bandwidth / 1e9,
+        machine.peak_flops / 1e9
+    );
+    text += "prefill   tokens        ms     tok/s  of f32 peak\n";
+    for t in prefills {
+        let seconds = t.median();
+        let rate = t.rows as f64 / seconds;
+        let ratio = t.cost.flops / seconds / machine.peak_flops;
+        text += &format!(
+            "          {:>6} {:>9.2} {:>9.1} {:>11.0} %\n",
+            t.rows,
+            seconds * 1e3,
+            rate,
+            ratio * 100.0
+        );
+    }
+    text += "\ndecode      rows  context        ms     tok/s  roofline ms  of roofline\n";
+    for t in decodes {
+        let seconds = t.median();
+        let roofline = read_bytes(t) / machine.read_bandwidth;
+        text += &format!(
+            "          {:>6} {:>8} {:>9.3} {:>9.1} {:>12.3} {:>11.0} %\n",
+            t.rows,
+            t.context,
+            seconds * 1e3,
+            t.rows as f64 / seconds,
+            roofline * 1e3,
+            roofline / seconds * 100.0
+        );
+    }
+    ui.print(&text)
+}
+
+fn prefill_json(t: &Timing, machine: &Machine) -> Json {
+    let seconds = t.median();
+    json!({
+        "tokens": t.rows,
+        "ms": seconds * 1e3,
+        "tok_s": t.rows as f64 / seconds,
+        "flops_ratio": t.cost.flops / seconds / machine.peak_flops,
+    })
+}
+
+fn decode_json(t: &Timing, machine: &Machine) -> Json {
+    let seconds = t.median();
+    let roofline = read_bytes(t) / machine.read_bandwidth;
+    json!({
+        "rows": t.rows,
+        "context": t.context,
+        "ms": seconds * 1e3,
+        "tok_s": t.rows as f64 / seconds,
+        "bytes": read_bytes(t),
+        "roofline_ms": roofline * 1e3,
+        "ratio": roofline / seconds,
+        "nodes": t.ops,
+    })
+}
