@@ -6,9 +6,9 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use glim_cpu::CpuOptions;
 use glim_engine::EngineError;
-use glim_engine::eval::{Bounds, PromptReport, Reference, against, perplexity};
+use glim_engine::eval::{Bounds, PromptReport, Reference, against, divergence, perplexity};
 use glim_model::Checkpoint;
-use glim_text::Special;
+use glim_text::{Special, TokenId};
 use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
@@ -46,6 +46,9 @@ pub(crate) struct EvalArgs {
         value_parser = RangedU64ValueParser::<usize>::new().range(2..),
     )]
     window: usize,
+    /// With --text: run exact and fast math side by side, and say how far apart they are
+    #[arg(long, requires = "text")]
+    compare_math: bool,
     /// Compare with this reference, prompt by prompt; given twice, the files make one reference
     #[arg(long, value_name = "FILE.safetensors")]
     against: Vec<PathBuf>,
@@ -111,6 +114,9 @@ fn measure_text(args: &EvalArgs, file: &Path, ui: &Ui) -> Result<Exit, Failure> 
             Failure::bad_data(file, too_short).hint("give a longer text, or a smaller --window")
         );
     }
+    if args.compare_math {
+        return compare_math(args, &checkpoint, &ids, ui);
+    }
     let mut engine = loader::engine(&checkpoint, cpu(args), Some(args.window), ui)?;
     let windows = (ids.len() / args.window) as u64;
     let mut progress = Progress::new(ui, "measuring", Unit::Things("windows"), windows);
@@ -127,6 +133,54 @@ fn measure_text(args: &EvalArgs, file: &Path, ui: &Ui) -> Result<Exit, Failure> 
         let (perplexity, tokens, context) = (result.perplexity, result.tokens, result.context);
         ui.print(&format!(
             "perplexity {perplexity:.4} ({tokens} tokens predicted, windows of {context})\n"
+        ))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// What fast math costs on this file: the same windows through both arithmetics.
+fn compare_math(
+    args: &EvalArgs,
+    checkpoint: &Checkpoint,
+    ids: &[TokenId],
+    ui: &Ui,
+) -> Result<Exit, Failure> {
+    let with = |math| CpuOptions {
+        math,
+        ..args.placement.cpu(Math::Fast)
+    };
+    let context = Some(args.window);
+    let mut exact = loader::engine(checkpoint, with(glim_cpu::Math::Exact), context, ui)?;
+    let mut fast = loader::engine(checkpoint, with(glim_cpu::Math::Fast), context, ui)?;
+    let windows = ids.len() / args.window;
+    let mut progress = Progress::new(ui, "measuring", Unit::Things("windows"), windows as u64);
+    let result = divergence(
+        &mut exact,
+        &mut fast,
+        ids,
+        args.window,
+        windows,
+        |done, _| {
+            progress.set(done as u64, String::new());
+        },
+    );
+    drop(progress);
+    let d = result?;
+    if ui.json {
+        ui.print_json(&json!({
+            "mean_kl": d.mean_kl, "max_kl": d.max_kl, "top1_agreement": d.top1_agreement,
+            "perplexity_exact": d.perplexity, "perplexity_fast": d.perplexity_other, "rows": d.rows, "context": args.window,
+        }))?;
+    } else {
+        ui.print(&format!(
+            "perplexity {:.4} exact, {:.4} fast ({:+.3} %)\nmean KL {:.2e}, largest {:.2e}; likeliest token the same in {:.2} % of {} rows\n",
+            d.perplexity,
+            d.perplexity_other,
+            (d.perplexity_other / d.perplexity - 1.0) * 100.0,
+            d.mean_kl,
+            d.max_kl,
+            d.top1_agreement * 100.0,
+            d.rows
         ))?;
     }
     Ok(Exit::Ok)

@@ -1,10 +1,12 @@
 //! The binary as its users meet it: arguments in, stdout, stderr and exit code out.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bench;
 mod convert;
 mod errors;
 mod eval;
 mod help;
+mod hostile;
 mod inspect;
 mod models;
 mod run;

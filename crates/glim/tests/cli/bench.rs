@@ -1,0 +1,62 @@
+//! `glim bench`: what it says, not how fast it is.
+
+use super::glim;
+
+#[test]
+fn bench_reports_what_scripts_rely_on() {
+    let args = [
+        "bench",
+        "--json",
+        "--rows",
+        "1,2",
+        "--context",
+        "0,100",
+        "--prompt",
+        "16",
+        "--repeat",
+        "1",
+    ];
+    let out = glim(&args);
+    assert_eq!(out.code, 0, "{out:?}");
+    assert!(out.stderr.contains("of memory: weights"), "{out:?}");
+    let json = out.json();
+    assert!(
+        json["read_bandwidth_gb_s"]
+            .as_f64()
+            .is_some_and(|x| x > 0.0),
+        "{json}"
+    );
+    assert!(
+        json["device"]
+            .as_str()
+            .is_some_and(|d| d.starts_with("cpu")),
+        "{json}"
+    );
+    let decode = json["decode"].as_array().unwrap();
+    let sizes: Vec<_> = decode
+        .iter()
+        .map(|d| (d["rows"].as_u64(), d["context"].as_u64()))
+        .collect();
+    assert_eq!(
+        sizes,
+        [(1, 0), (2, 0), (1, 100), (2, 100)].map(|(r, c)| (Some(r), Some(c)))
+    );
+    for d in decode {
+        for field in ["ms", "tok_s", "bytes", "roofline_ms", "ratio", "nodes"] {
+            assert!(d[field].as_f64().is_some_and(|x| x > 0.0), "{field}: {d}");
+        }
+    }
+    let prefill = &json["prefill"][0];
+    assert_eq!(prefill["tokens"], 16);
+    assert!(
+        prefill["flops_ratio"].as_f64().is_some_and(|x| x > 0.0),
+        "{json}"
+    );
+}
+
+#[test]
+fn sizes_beyond_the_model_are_refused() {
+    glim(&["bench", "--context", "9000"]).fails(64, &["9001", "4096"]);
+    glim(&["bench", "--rows", "0"]).fails(64, &["--rows"]);
+    glim(&["bench", "--rows", "129"]).fails(64, &["--rows"]);
+}
