@@ -3,7 +3,7 @@
     pip install gguf==0.19.0 numpy
     python xtask/py/golden_quant.py            # writes crates/{quant,gguf}/tests/golden/, crates/quant/data/
     python xtask/py/golden_quant.py --check    # exits 1 if a file there is not what would be written
-    python xtask/py/golden_quant.py --ggml LIB # also the two goldens that need ggml itself (see below)
+    python xtask/py/golden_quant.py --ggml LIB # also the goldens that need ggml itself (see below)
 
 Decoding, `TYPE.bin`: N blocks, then what gguf-py decodes them to. All little-endian, no header: N follows from the
 length of the file. For the types in `BLOCKED` and `FLOATS` the values stand there as f32; for those in `HASHED`, of
@@ -17,9 +17,12 @@ of those in `encode_floats.bin`).
 `many_TYPE.bin`: the same for many blocks of numbers that a few integer operations make (`many_numbers`), one CRC-32 for
 each `MANY_RUN` encoded blocks.
 
-`encode_iq4_nl.bin` and `many_iq4_nl.bin` are made by `ggml_quantize_chunk` without an importance matrix, since gguf-py
-does not encode IQ4_NL. LIB is a library that exports it: `xllamacpp/xllamacpp.abi3.so` of the PyPI wheel `xllamacpp`
-2026.10.11549. Without `--ggml` these files are left as they are.
+Of the types in `GGML_ENCODED`, which gguf-py does not encode, these files are made by `ggml_quantize_chunk` without an
+importance matrix (NVFP4: of all numbers times 2^-12, since its scales end at 448). For those in `GGML_WEIGHTED` there is
+`weighted_TYPE.bin`, made with one: CRCs as in `many_TYPE.bin`, columns weighted by `column_weights`. `rmse.txt` says for
+each type the root mean square error of what ggml encodes, on normal numbers and on Student's t with 3 degrees of freedom
+(`rmse_numbers`). LIB is a library that exports `ggml_quantize_chunk`: `xllamacpp/xllamacpp.abi3.so` of the PyPI wheel
+`xllamacpp` 2026.10.11549. Without `--ggml` these files are left as they are.
 
 Big-endian files: `big_endian.gguf` was written as such by gguf-py's `GGUFWriter`; `big_endian_blocks.gguf` is
 `little_endian_blocks.gguf` turned around by gguf-py's own `gguf_convert_endian`.
@@ -51,7 +54,6 @@ SEED = 20250711
 CRATES = Path(__file__).resolve().parents[2] / "crates"
 QUANT = "quant/tests/golden"
 GGUF = "gguf/tests/golden"
-NEED_GGML = ["encode_iq4_nl.bin", "many_iq4_nl.bin"]
 
 # Byte offsets of the f16 scales in a block, and how many blocks to make.
 BLOCKED = {
@@ -107,6 +109,17 @@ EDGE_BYTES = {
 ENCODED = [T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1]
 MANY_BLOCKS = 1 << 15
 MANY_RUN = 512
+# Those that only ggml encodes; of the many blocks they get so many, and a CRC for so many elements.
+GGML_WEIGHTED = [T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K, T.IQ4_NL, T.IQ4_XS]
+GGML_ENCODED = [*GGML_WEIGHTED, T.TQ1_0, T.TQ2_0, T.MXFP4, T.NVFP4]
+GGML_MANY_BLOCKS = 1 << 12
+GGML_MANY_RUN = 2048
+WEIGHTED_COLUMNS = 1024
+# The files that need it.
+NEED_GGML = [f"{kind}_{qtype.name.lower()}.bin" for qtype in GGML_ENCODED for kind in ("encode", "many")]
+NEED_GGML += [f"weighted_{qtype.name.lower()}.bin" for qtype in GGML_WEIGHTED] + ["rmse.txt"]
+RMSE_TYPES = [*ENCODED, *GGML_ENCODED]
+RMSE_NUMBERS = 1 << 16
 # The grids in the order of `tables.rs`; IQ1_M has that of IQ1_S.
 GRIDS = [quants.IQ2_XXS, quants.IQ2_XS, quants.IQ2_S, quants.IQ3_XXS, quants.IQ3_S, quants.IQ1_S]
 
@@ -231,23 +244,55 @@ def input_floats():
     return bits[~signalling].view("<f4")
 
 
-def many_numbers():
-    """About normal numbers, of another size in each block, all of them exact: element i is made of the 64 bits x that
-    splitmix64 yields as its i-th. The sum of x's four u16, centred, times a power of two from the block's number."""
-    i = np.arange(MANY_BLOCKS * 32, dtype=np.uint64)
+def splitmix64(i):
+    """The i-th outputs of splitmix64 that was seeded with 0."""
     x = (i + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x = x ^ (x >> np.uint64(31))
-    centred = x.view("<u2").reshape(-1, 4).astype(np.int64).sum(axis=1) - 0x20000
+    return x ^ (x >> np.uint64(31))
+
+
+def sums_of_four(i):
+    """The sum of the four u16 of each splitmix64 output, centred: about normal."""
+    return splitmix64(i).view("<u2").reshape(-1, 4).astype(np.int64).sum(axis=1) - 0x20000
+
+
+def many_numbers():
+    """About normal numbers, of another size in each block, all of them exact: the centred sum that element i has, times
+    a power of two from the block's number."""
+    i = np.arange(MANY_BLOCKS * 32, dtype=np.uint64)
     exponents = (i >> np.uint64(5)).astype(np.int64) % 33 - 34
-    return np.ldexp(centred.astype(np.float32), exponents).reshape(-1, 32)
+    return np.ldexp(sums_of_four(i).astype(np.float32), exponents).reshape(-1, 32)
 
 
-def crcs(blocks):
-    """One CRC-32 for each `MANY_RUN` encoded blocks."""
-    runs = blocks.reshape(MANY_BLOCKS // MANY_RUN, -1)
-    return np.array([zlib.crc32(run.tobytes()) for run in runs], dtype="<u4")
+def column_weights():
+    """Squares of about normal numbers (one f32 product); none for 16 columns. (Of a block that has none at all ggml
+    makes zeros, and we do not.)"""
+    i = np.arange(WEIGHTED_COLUMNS, dtype=np.uint64)
+    roots = np.ldexp(sums_of_four(i).astype(np.float32), -15)
+    roots[512:528] = 0
+    return roots * roots
+
+
+def normals(first):
+    """`RMSE_NUMBERS` normal numbers, each made of 17 outputs of splitmix64 from `first` on: of 1024 bits the number that
+    are set, which is binomial, and an even fraction in -1/2 .. 1/2, in standard deviations (16). All exact."""
+    words = splitmix64(np.arange(first, first + 17 * RMSE_NUMBERS, dtype=np.uint64)).reshape(-1, 17)
+    ones = np.bitwise_count(words[:, :16]).sum(axis=1, dtype=np.int64)
+    return (ones - 512 + ((words[:, 16] >> np.uint64(40)).astype(np.float64) / (1 << 24) - 0.5)) / 16
+
+
+def rmse_numbers():
+    """Normal numbers, and Student's t with 3 degrees of freedom, of the size of weights. Each operation is rounded as IEEE
+    754 says, so they are the same everywhere."""
+    z = [normals(n * 17 * RMSE_NUMBERS) for n in range(5)]
+    t = z[1] / np.sqrt((z[2] * z[2] + z[3] * z[3] + z[4] * z[4]) / 3)
+    return [(numbers * 0.02).astype("<f4").reshape(-1, 1024) for numbers in (z[0], t)]
+
+
+def crcs(blocks, runs=MANY_BLOCKS // MANY_RUN):
+    """One CRC-32 for each `MANY_RUN` encoded blocks, or for each of so many runs."""
+    return np.array([zlib.crc32(run.tobytes()) for run in blocks.reshape(runs, -1)], dtype="<u4")
 
 
 def encodings():
@@ -265,27 +310,57 @@ def encodings():
 def ggml_encodings(library):
     """What ggml has to encode."""
     ggml = ctypes.CDLL(library)
-    return {
-        "encode_iq4_nl.bin": ggml_iq4_nl(ggml, input_blocks()).tobytes(),
-        "many_iq4_nl.bin": crcs(ggml_iq4_nl(ggml, many_numbers())).tobytes(),
-    }
+    blocks, many = input_blocks(), many_numbers()
+    few = many[:GGML_MANY_BLOCKS].reshape(-1, WEIGHTED_COLUMNS)
+    runs = few.size // GGML_MANY_RUN
+    files = {}
+    for qtype in GGML_ENCODED:
+        name = qtype.name.lower()
+        factor = np.float32(2.0**-12 if qtype == T.NVFP4 else 1)
+        files[f"encode_{name}.bin"] = ggml_quantize(ggml, qtype, blocks.reshape(-1, 256) * factor)
+        if qtype == T.IQ4_NL:
+            files[f"many_{name}.bin"] = crcs(ggml_quantize(ggml, qtype, many))
+        else:
+            files[f"many_{name}.bin"] = crcs(ggml_quantize(ggml, qtype, few * factor), runs)
+    for qtype in GGML_WEIGHTED:
+        weighted = ggml_quantize(ggml, qtype, few, column_weights())
+        files[f"weighted_{qtype.name.lower()}.bin"] = crcs(weighted, runs)
+    files = {name: data.tobytes() for name, data in files.items()}
+    files["rmse.txt"] = rmse_table(ggml).encode()
+    return files
 
 
-def ggml_iq4_nl(ggml, rows):
+def ggml_quantize(ggml, qtype, rows, weights=None):
+    """The blocks, flat, that ggml makes of rows; `weights` has one number for each column."""
     ggml.ggml_quantize_chunk.restype = ctypes.c_size_t
-    out = np.zeros(len(rows) * GGML_QUANT_SIZES[T.IQ4_NL][1], dtype=np.uint8)
-    pointer = lambda array: array.ctypes.data_as(ctypes.c_void_p)
+    per_block, block_bytes = GGML_QUANT_SIZES[qtype]
+    rows = np.ascontiguousarray(rows, dtype="<f4")
+    out = np.zeros(rows.size // per_block * block_bytes, dtype=np.uint8)
+    pointer = lambda array: None if array is None else array.ctypes.data_as(ctypes.c_void_p)
     written = ggml.ggml_quantize_chunk(
-        ctypes.c_int(int(T.IQ4_NL)),
+        ctypes.c_int(int(qtype)),
         pointer(rows),
         pointer(out),
         ctypes.c_int64(0),
-        ctypes.c_int64(1),
-        ctypes.c_int64(rows.size),
-        None,
+        ctypes.c_int64(rows.shape[0]),
+        ctypes.c_int64(rows.shape[1]),
+        pointer(weights),
     )
     assert written == len(out)
     return out
+
+
+def rmse_table(ggml):
+    """Lines of a type and its two errors."""
+    lines = ["# type, RMSE of ggml on normal numbers, on Student's t (3)"]
+    for qtype in RMSE_TYPES:
+        errors = []
+        for numbers in rmse_numbers():
+            blocks = ggml_quantize(ggml, qtype, numbers).reshape(-1, GGML_QUANT_SIZES[qtype][1])
+            decoded = dequantize(blocks, qtype).reshape(numbers.shape)
+            errors.append(np.sqrt(np.mean((decoded.astype(np.float64) - numbers) ** 2)))
+        lines.append(f"{qtype.name} {errors[0]:.9e} {errors[1]:.9e}")
+    return "\n".join(lines) + "\n"
 
 
 def add_keys(writer):
@@ -375,6 +450,12 @@ def listing(files):
     return "\n".join(f"- `{Path(name).name}`: {len(data)} bytes" for name, data in sorted(files.items()))
 
 
+def rmse_rows(table):
+    """The lines of `rmse.txt` as a table of Markdown."""
+    rows = [line.split() for line in table.decode().splitlines() if not line.startswith("#")]
+    return "\n".join(f"| {name} | {float(normal):.4e} | {float(heavy):.4e} |" for name, normal, heavy in rows)
+
+
 def quant_readme(files):
     return f"""# Goldens of glim-quant
 
@@ -392,12 +473,22 @@ with seed {SEED} + type id. All little-endian, without headers; the script says 
 gguf-py decodes neither Q8_1 nor Q8_K, formats of activations: blocks of theirs are made by hand, in the unit tests of
 `legacy.rs` and `k_quants.rs`.
 
-gguf-py does not encode IQ4_NL. Its two files are made by ggml ({GGML_SOURCE}, `ggml_quantize_chunk`, no importance
-matrix), with
+gguf-py does not encode {", ".join(qtype.name for qtype in GGML_ENCODED)}. Their
+files are made by ggml ({GGML_SOURCE}, `ggml_quantize_chunk`, no importance matrix), with
 
     python xtask/py/golden_quant.py --ggml SITE-PACKAGES/xllamacpp/xllamacpp.abi3.so
 
-All blocks are equal, so the RMSE of our encoder is that of ggml (ratio 1).
+- `encode_TYPE.bin`, `many_TYPE.bin`: as above; of the many blocks the first {GGML_MANY_BLOCKS}, one CRC-32 for each
+  {GGML_MANY_RUN} elements (but for IQ4_NL). NVFP4: of the numbers times 2^-12.
+- `weighted_TYPE.bin`: the same with an importance matrix, in rows of {WEIGHTED_COLUMNS}.
+- `rmse.txt`: root mean square error of ggml's blocks, without an importance matrix, on {RMSE_NUMBERS} normal numbers
+  (standard deviation 0.02) and as many of Student's t with 3 degrees of freedom, times 0.02. The table below is that.
+
+All blocks of our encoders are equal to these, so the ratio of our RMSE to that of ggml is 1; a test asserts at most 1.02.
+
+| type | RMSE, normal | RMSE, Student's t (3) |
+|---|---|---|
+{rmse_rows(files[f"{QUANT}/rmse.txt"])}
 
 {listing(files)}
 """

@@ -29,7 +29,7 @@ pub(crate) fn mxfp4(src: &[u8], dst: &mut [f32]) {
 
 /// `2^(e - 128)`: half of what an E8M0 says. The two smallest are subnormal.
 #[inline]
-fn half_e8m0(e: u8) -> f32 {
+pub(crate) fn half_e8m0(e: u8) -> f32 {
     f32::from_bits(match e {
         0 | 1 => 0x0020_0000 << e,
         _ => u32::from(e - 1) << 23,
@@ -59,7 +59,7 @@ pub(crate) fn nvfp4(src: &[u8], dst: &mut [f32]) {
 /// Half of what an unsigned E4M3 (bias 7) says. 0x7f, its NaN, is 0, as in gguf-py and ggml. The
 /// eighth bit is ignored, except that 0xff is then a number.
 #[inline]
-fn half_ue4m3(x: u8) -> f32 {
+pub(crate) fn half_ue4m3(x: u8) -> f32 {
     let (exponent, mantissa) = (u32::from(x >> 3 & 0x0f), f32::from(x & 0x07));
     match (x, exponent) {
         (0x7f, _) => 0.0,

@@ -4,8 +4,8 @@
 //! A quantised tensor is a sequence of blocks. Each block holds a fixed number of elements in a
 //! fixed number of bytes, so the size of a row follows from the type alone. [`GgmlType`] names
 //! every type and knows its sizes; [`dequantize`] turns whole blocks into `f32`, bit for bit as
-//! gguf-py does; [`quantize`] turns `f32` into blocks of the simpler types, byte for byte as gguf-py
-//! or ggml do. [`tables`] holds the numbers that some types look up, for kernels that need them too.
+//! gguf-py does; [`quantize`] turns `f32` into blocks, byte for byte as gguf-py or ggml do (not of the
+//! IQ1, IQ2 and IQ3 types), and [`quantize_weighted`] heeds how much each column matters. [`tables`] holds the numbers that some types look up, for kernels that need them too.
 //!
 //! The crate sees bytes only: it does not know files, tensors, shapes or threads.
 //!
@@ -43,6 +43,6 @@ mod registry;
 pub mod tables;
 mod ternary;
 
-pub use encode::quantize;
+pub use encode::{quantize, quantize_weighted};
 pub use endian::swap_byte_order;
 pub use registry::{GgmlType, QuantError, dequantize};

@@ -7,7 +7,10 @@
 use std::fmt;
 
 use crate::{
-    encode::{self, Encoder},
+    encode::{
+        self,
+        Encoder::{self, Plain, Weighted},
+    },
     float, fp4, grid, iq4, k_quants, legacy, ternary,
 };
 
@@ -93,9 +96,10 @@ pub enum QuantError {
         /// `NaN` or `infinite`.
         found: &'static str,
     },
-    /// The numbers of a block are so large that its scale or its minimum is beyond f16.
+    /// The numbers of a block are so large that its scale or its minimum is beyond f16 (NVFP4: E4M3).
     #[error(
-        "elements {first} to {last} are too large for {ty}, whose f16 scales end at 65504 (F32 and BF16 store them)"
+        "elements {first} to {last} are too large for {ty}, whose {} (F32 and BF16 store them)",
+        scales_end(*.ty)
     )]
     ScaleOverflow {
         /// Type that was asked for.
@@ -105,6 +109,24 @@ pub enum QuantError {
         /// Index of the block's last element.
         last: usize,
     },
+    /// The weights are not as many as the columns of the elements.
+    #[error(
+        "{elements} elements are not whole rows of {columns} columns, as many as there are weights"
+    )]
+    WeightCount {
+        /// Length of the source in elements.
+        elements: usize,
+        /// Number of weights.
+        columns: usize,
+    },
+    /// A weight cannot say how much a column matters.
+    #[error("the weight of column {column} is {found}: expected a finite number of at least 0")]
+    BadWeight {
+        /// Index of the weight.
+        column: usize,
+        /// The weight.
+        found: String,
+    },
     /// The words inside a block of this type are not known.
     #[error(
         "the byte order of blocks of type {ty} cannot be changed, since their layout is not known here"
@@ -113,6 +135,14 @@ pub enum QuantError {
         /// The type that was asked for.
         ty: GgmlType,
     },
+}
+
+/// Where the scales of a type end, for messages.
+fn scales_end(ty: GgmlType) -> &'static str {
+    match ty {
+        GgmlType::NVFP4 => "E4M3 scales end at 448",
+        _ => "f16 scales end at 65504",
+    }
 }
 
 /// The names of the types of which `is_able` holds.
@@ -168,41 +198,41 @@ macro_rules! registry {
 
 registry! {
     // name  id  elements  bytes  decoder                  encoder
-    F32       0    1    4  Some(float::f32),           Some(encode::f32);
-    F16       1    1    2  Some(float::f16),           Some(encode::f16);
-    Q4_0      2   32   18  Some(legacy::q4_0),         Some(encode::q4_0);
-    Q4_1      3   32   20  Some(legacy::q4_1),         Some(encode::q4_1);
-    Q5_0      6   32   22  Some(legacy::q5_0),         Some(encode::q5_0);
-    Q5_1      7   32   24  Some(legacy::q5_1),         Some(encode::q5_1);
-    Q8_0      8   32   34  Some(legacy::q8_0),         Some(encode::q8_0);
+    F32       0    1    4  Some(float::f32),           Some(Plain(encode::f32));
+    F16       1    1    2  Some(float::f16),           Some(Plain(encode::f16));
+    Q4_0      2   32   18  Some(legacy::q4_0),         Some(Plain(encode::q4_0));
+    Q4_1      3   32   20  Some(legacy::q4_1),         Some(Plain(encode::q4_1));
+    Q5_0      6   32   22  Some(legacy::q5_0),         Some(Plain(encode::q5_0));
+    Q5_1      7   32   24  Some(legacy::q5_1),         Some(Plain(encode::q5_1));
+    Q8_0      8   32   34  Some(legacy::q8_0),         Some(Plain(encode::q8_0));
     // gguf-py 0.19.0 says 40 (two f32 scales, as ggml once had); ggml has stored two f16 since
     // 2024: 36.
     Q8_1      9   32   36  Some(legacy::q8_1),         None;
-    Q2_K     10  256   84  Some(k_quants::q2_k),       None;
-    Q3_K     11  256  110  Some(k_quants::q3_k),       None;
-    Q4_K     12  256  144  Some(k_quants::q4_k),       None;
-    Q5_K     13  256  176  Some(k_quants::q5_k),       None;
-    Q6_K     14  256  210  Some(k_quants::q6_k),       None;
+    Q2_K     10  256   84  Some(k_quants::q2_k),       Some(Weighted(encode::q2_k));
+    Q3_K     11  256  110  Some(k_quants::q3_k),       Some(Weighted(encode::q3_k));
+    Q4_K     12  256  144  Some(k_quants::q4_k),       Some(Weighted(encode::q4_k));
+    Q5_K     13  256  176  Some(k_quants::q5_k),       Some(Weighted(encode::q5_k));
+    Q6_K     14  256  210  Some(k_quants::q6_k),       Some(Weighted(encode::q6_k));
     Q8_K     15  256  292  Some(k_quants::q8_k),       None;
     IQ2_XXS  16  256   66  Some(grid::iq2_xxs),        None;
     IQ2_XS   17  256   74  Some(grid::iq2_xs),         None;
     IQ3_XXS  18  256   98  Some(grid::iq3_xxs),        None;
     IQ1_S    19  256   50  Some(grid::iq1_s),          None;
-    IQ4_NL   20   32   18  Some(iq4::iq4_nl),          Some(encode::iq4_nl);
+    IQ4_NL   20   32   18  Some(iq4::iq4_nl),          Some(Weighted(encode::iq4_nl));
     IQ3_S    21  256  110  Some(grid::iq3_s),          None;
     IQ2_S    22  256   82  Some(grid::iq2_s),          None;
-    IQ4_XS   23  256  136  Some(iq4::iq4_xs),          None;
+    IQ4_XS   23  256  136  Some(iq4::iq4_xs),          Some(Weighted(encode::iq4_xs));
     I8       24    1    1  None,                       None;
     I16      25    1    2  None,                       None;
     I32      26    1    4  None,                       None;
     I64      27    1    8  None,                       None;
     F64      28    1    8  None,                       None;
     IQ1_M    29  256   56  Some(grid::iq1_m),          None;
-    BF16     30    1    2  Some(float::bf16),          Some(encode::bf16);
-    TQ1_0    34  256   54  Some(ternary::tq1_0),       None;
-    TQ2_0    35  256   66  Some(ternary::tq2_0),       None;
-    MXFP4    39   32   17  Some(fp4::mxfp4),           None;
-    NVFP4    40   64   36  Some(fp4::nvfp4),           None;
+    BF16     30    1    2  Some(float::bf16),          Some(Plain(encode::bf16));
+    TQ1_0    34  256   54  Some(ternary::tq1_0),       Some(Plain(encode::tq1_0));
+    TQ2_0    35  256   66  Some(ternary::tq2_0),       Some(Plain(encode::tq2_0));
+    MXFP4    39   32   17  Some(fp4::mxfp4),           Some(Plain(encode::mxfp4));
+    NVFP4    40   64   36  Some(fp4::nvfp4),           Some(Plain(encode::nvfp4));
     Q1_0     41  128   18  None,                       None;
     // Not in gguf-py 0.19.0. ggml proper has groups of 64; at least one fork writes groups of 128
     // (34 bytes) under this id.

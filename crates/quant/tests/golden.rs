@@ -1,10 +1,11 @@
-//! The scalar decoders and encoders against gguf-py (IQ4_NL's encoder: against ggml), bit for bit.
+//! The scalar decoders and encoders against gguf-py (encoders that it lacks: against ggml), bit for
+//! bit.
 //! `golden/README.md` says how the files are made.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{fs, path::Path};
 
-use glim_quant::{GgmlType, dequantize, quantize};
+use glim_quant::{GgmlType, dequantize, quantize, quantize_weighted};
 
 /// Values under one CRC, in the goldens that have CRCs in place of values.
 const HASHED_VALUES: usize = 32;
@@ -104,11 +105,19 @@ fn crc32_is_that_of_zlib() {
     assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
 }
 
+/// What the numbers are multiplied with: NVFP4 cannot store the largest.
+fn factor(ty: GgmlType) -> f32 {
+    match ty {
+        GgmlType::NVFP4 => 0.5f32.powi(12),
+        _ => 1.0,
+    }
+}
+
 /// Encodes the f32 in `input` and compares the blocks.
 fn check_encoding(ty: GgmlType, input: &str) {
     let values: Vec<f32> = words(&read(input))
         .into_iter()
-        .map(f32::from_bits)
+        .map(|word| f32::from_bits(word) * factor(ty))
         .collect();
     let expected = match ty {
         GgmlType::F32 => read(input),
@@ -127,29 +136,64 @@ fn check_encoding(ty: GgmlType, input: &str) {
     }
 }
 
-/// Blocks of `many_numbers`, and how many of them one CRC stands for.
-const MANY: (usize, usize) = (1 << 15, 512);
+/// Blocks of 32 of `many_numbers`, and how many elements one CRC stands for.
+const MANY: (usize, usize) = (1 << 15, 512 * 32);
+
+/// The same of types that ggml encoded.
+const GGML_MANY: (usize, usize) = (1 << 12, 2048);
+
+/// The sum of the four u16 of the `i`-th output of splitmix64, centred.
+fn sum_of_four(i: usize) -> f32 {
+    let mut x = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^= x >> 31;
+    let sum: i32 = (0..4).map(|n| i32::from((x >> (16 * n)) as u16)).sum();
+    (sum - 0x20000) as f32
+}
 
 /// The numbers of `many_numbers` in the script, which describes them.
-fn many_numbers() -> Vec<f32> {
-    let number = |i: usize| {
-        let mut x = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^= x >> 31;
-        let sum: i32 = (0..4).map(|n| i32::from((x >> (16 * n)) as u16)).sum();
-        (sum - 0x20000) as f32 * 2f32.powi((i / 32 % 33) as i32 - 34)
-    };
-    (0..32 * MANY.0).map(number).collect()
+fn many_numbers(blocks: usize) -> Vec<f32> {
+    (0..32 * blocks)
+        .map(|i| sum_of_four(i) * 2f32.powi((i / 32 % 33) as i32 - 34))
+        .collect()
+}
+
+/// One CRC for each `run` elements.
+fn crcs(ty: GgmlType, blocks: &[u8], run: usize) -> Vec<u32> {
+    let bytes = ty.row_bytes(run).unwrap();
+    assert!(blocks.len().is_multiple_of(bytes));
+    blocks.chunks(bytes).map(crc32).collect()
 }
 
 /// Encodes many blocks and compares their CRCs.
-fn check_many_encodings(ty: GgmlType) {
+fn check_many_encodings(ty: GgmlType, (n_blocks, run): (usize, usize)) {
     let expected = words(&read(&format!("many_{}.bin", ty.name().to_lowercase())));
-    let mut blocks = vec![0xa5; MANY.0 * ty.block_bytes()];
-    quantize(ty, &many_numbers(), &mut blocks).unwrap();
-    let crcs = blocks.chunks(MANY.1 * ty.block_bytes()).map(crc32);
-    assert_eq!(crcs.collect::<Vec<_>>(), expected, "{ty}");
+    let numbers: Vec<f32> = many_numbers(n_blocks)
+        .iter()
+        .map(|x| x * factor(ty))
+        .collect();
+    let mut blocks = vec![0xa5; ty.row_bytes(numbers.len()).unwrap()];
+    quantize(ty, &numbers, &mut blocks).unwrap();
+    assert_eq!(crcs(ty, &blocks, run), expected, "{ty}");
+}
+
+/// The weights of `column_weights` in the script.
+fn column_weights() -> Vec<f32> {
+    let root = |i: usize| match i {
+        512..528 => 0.0,
+        _ => sum_of_four(i) * 0.5f32.powi(15),
+    };
+    (0..1024).map(|i| root(i) * root(i)).collect()
+}
+
+/// Encodes many blocks with weights and compares their CRCs.
+fn check_weighted_encodings(ty: GgmlType) {
+    let expected = words(&read(&format!("weighted_{}.bin", ty.name().to_lowercase())));
+    let numbers = many_numbers(GGML_MANY.0);
+    let mut blocks = vec![0xa5; ty.row_bytes(numbers.len()).unwrap()];
+    quantize_weighted(ty, &numbers, Some(&column_weights()), &mut blocks).unwrap();
+    assert_eq!(crcs(ty, &blocks, GGML_MANY.1), expected, "{ty}");
 }
 
 macro_rules! decoding_tests {
@@ -210,20 +254,17 @@ decoding_tests! {
 }
 
 macro_rules! encoding_tests {
-    ($($test:ident: $ty:ident from $input:literal,)*) => {
-        $(
+    ($($check:ident { $($test:ident: $ty:ident,)* })*) => {
+        $($(
             #[test]
             fn $test() {
-                check_encoding(GgmlType::$ty, $input);
-                if GgmlType::$ty.block_elems() > 1 {
-                    check_many_encodings(GgmlType::$ty);
-                }
+                $check(GgmlType::$ty);
             }
-        )*
+        )*)*
 
         #[test]
         fn every_encodable_type_has_a_golden() {
-            let tested = [$(GgmlType::$ty),*];
+            let tested = [$($(GgmlType::$ty),*),*];
             for ty in GgmlType::ALL.iter().filter(|ty| ty.can_encode()) {
                 assert!(tested.contains(ty), "{ty} can be encoded, but no golden checks it");
             }
@@ -231,14 +272,53 @@ macro_rules! encoding_tests {
     };
 }
 
+fn check_floats(ty: GgmlType) {
+    check_encoding(ty, "encode_floats.bin");
+}
+
+fn check_blocks(ty: GgmlType) {
+    check_encoding(ty, "encode_blocks.bin");
+    check_many_encodings(ty, MANY);
+}
+
+fn check_blocks_of_ggml(ty: GgmlType) {
+    check_encoding(ty, "encode_blocks.bin");
+    check_many_encodings(ty, GGML_MANY);
+}
+
 encoding_tests! {
-    encoding_f32_moves_bits: F32 from "encode_floats.bin",
-    encoding_f16_is_as_gguf_py: F16 from "encode_floats.bin",
-    encoding_bf16_is_as_gguf_py: BF16 from "encode_floats.bin",
-    encoding_q8_0_is_as_gguf_py: Q8_0 from "encode_blocks.bin",
-    encoding_q4_0_is_as_gguf_py: Q4_0 from "encode_blocks.bin",
-    encoding_q4_1_is_as_gguf_py: Q4_1 from "encode_blocks.bin",
-    encoding_q5_0_is_as_gguf_py: Q5_0 from "encode_blocks.bin",
-    encoding_q5_1_is_as_gguf_py: Q5_1 from "encode_blocks.bin",
-    encoding_iq4_nl_is_as_ggml: IQ4_NL from "encode_blocks.bin",
+    check_floats {
+        encoding_f32_moves_bits: F32,
+        encoding_f16_is_as_gguf_py: F16,
+        encoding_bf16_is_as_gguf_py: BF16,
+    }
+    check_blocks {
+        encoding_q8_0_is_as_gguf_py: Q8_0,
+        encoding_q4_0_is_as_gguf_py: Q4_0,
+        encoding_q4_1_is_as_gguf_py: Q4_1,
+        encoding_q5_0_is_as_gguf_py: Q5_0,
+        encoding_q5_1_is_as_gguf_py: Q5_1,
+        encoding_iq4_nl_is_as_ggml: IQ4_NL,
+    }
+    check_blocks_of_ggml {
+        encoding_q2_k_is_as_ggml: Q2_K,
+        encoding_q3_k_is_as_ggml: Q3_K,
+        encoding_q4_k_is_as_ggml: Q4_K,
+        encoding_q5_k_is_as_ggml: Q5_K,
+        encoding_q6_k_is_as_ggml: Q6_K,
+        encoding_iq4_xs_is_as_ggml: IQ4_XS,
+        encoding_tq1_0_is_as_ggml: TQ1_0,
+        encoding_tq2_0_is_as_ggml: TQ2_0,
+        encoding_mxfp4_is_as_ggml: MXFP4,
+        encoding_nvfp4_is_as_ggml: NVFP4,
+    }
+    check_weighted_encodings {
+        weighted_q2_k_is_as_ggml: Q2_K,
+        weighted_q3_k_is_as_ggml: Q3_K,
+        weighted_q4_k_is_as_ggml: Q4_K,
+        weighted_q5_k_is_as_ggml: Q5_K,
+        weighted_q6_k_is_as_ggml: Q6_K,
+        weighted_iq4_nl_is_as_ggml: IQ4_NL,
+        weighted_iq4_xs_is_as_ggml: IQ4_XS,
+    }
 }

@@ -5,19 +5,19 @@
 //! (`gguf/quants.py`), which also is that of ggml's `quantize_row_q8_0_ref` and its kin. Codes are
 //! made with the scale in f32, before it is rounded to f16.
 
-use super::{Refused, TooLarge, each_block, f16_bytes, pack_nibbles};
+use super::{Encoded, TooLarge, each_block, f16_bytes, pack_nibbles};
 
 /// `1 / d`, and 0 where that is none: the codes are those of zero then.
 ///
 /// That an inverse overflows takes a scale below 2^-128. An f16 cannot hold it, so whatever the
 /// codes are, the block decodes to zeros (and gguf-py's codes depend on the processor).
-fn inverse(d: f32) -> f32 {
+pub(super) fn inverse(d: f32) -> f32 {
     let inverse = 1.0 / d;
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
 /// Q8_0: the largest magnitude becomes 127; halves round away from zero.
-pub(crate) fn q8_0(src: &[f32], dst: &mut [u8]) -> Result<(), Refused> {
+pub(crate) fn q8_0(src: &[f32], dst: &mut [u8]) -> Encoded {
     each_block(src, dst, |x: &[f32; 32], block: &mut [u8; 34]| {
         let amax = x.iter().fold(0f32, |amax, x| amax.max(x.abs()));
         let d = amax / 127.0;
@@ -67,7 +67,7 @@ fn split_fifth_bit(codes: [u8; 32]) -> ([u8; 4], [u8; 32]) {
 }
 
 /// Q4_0: 16 codes, the extreme is code 0 (-8 scales).
-pub(crate) fn q4_0(src: &[f32], dst: &mut [u8]) -> Result<(), Refused> {
+pub(crate) fn q4_0(src: &[f32], dst: &mut [u8]) -> Encoded {
     each_block(src, dst, |x: &[f32; 32], block: &mut [u8; 18]| {
         let (d, codes) = around_zero(x, 8);
         block[..2].copy_from_slice(&f16_bytes(d)?);
@@ -77,7 +77,7 @@ pub(crate) fn q4_0(src: &[f32], dst: &mut [u8]) -> Result<(), Refused> {
 }
 
 /// Q5_0: 32 codes, the extreme is code 0 (-16 scales).
-pub(crate) fn q5_0(src: &[f32], dst: &mut [u8]) -> Result<(), Refused> {
+pub(crate) fn q5_0(src: &[f32], dst: &mut [u8]) -> Encoded {
     each_block(src, dst, |x: &[f32; 32], block: &mut [u8; 22]| {
         let (d, codes) = around_zero(x, 16);
         let (qh, nibbles) = split_fifth_bit(codes);
@@ -89,7 +89,7 @@ pub(crate) fn q5_0(src: &[f32], dst: &mut [u8]) -> Result<(), Refused> {
 }
 
 /// Q4_1: 15 steps from the minimum to the maximum.
-pub(crate) fn q4_1(src: &[f32], dst: &mut [u8]) -> Result<(), Refused> {
+pub(crate) fn q4_1(src: &[f32], dst: &mut [u8]) -> Encoded {
     each_block(src, dst, |x: &[f32; 32], block: &mut [u8; 20]| {
         let (d, min, codes) = above_minimum(x, 15);
         scale_and_min(d, min, block)?;
@@ -99,7 +99,7 @@ pub(crate) fn q4_1(src: &[f32], dst: &mut [u8]) -> Result<(), Refused> {
 }
 
 /// Q5_1: 31 steps from the minimum to the maximum.
-pub(crate) fn q5_1(src: &[f32], dst: &mut [u8]) -> Result<(), Refused> {
+pub(crate) fn q5_1(src: &[f32], dst: &mut [u8]) -> Encoded {
     each_block(src, dst, |x: &[f32; 32], block: &mut [u8; 24]| {
         let (d, min, codes) = above_minimum(x, 31);
         let (qh, nibbles) = split_fifth_bit(codes);
