@@ -4,17 +4,17 @@ use std::collections::HashMap;
 
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
-    Arrangement, Backend, BackendError, BufferKind, Caps, GgmlType, LiveBounds, LiveStep, Plan,
-    ReadTarget, StateDecl, StateKind, StepId, StepInputs, StepResults, WeightGroup, WeightSource,
-    arrange, check, check_arrangement,
+    Arrangement, Backend, BackendError, BufferDecl, BufferKind, Caps, GgmlType, LiveBounds,
+    LiveStep, Op, Plan, ReadTarget, StateDecl, StateKind, StepId, StepInputs, StepResults,
+    WeightGroup, WeightSource, arrange, check, check_arrangement,
 };
 
 use crate::detect::Isa;
 use crate::matmul::q8::Q8;
-use crate::matmul::{Kernels, Math, Scratch, Weight};
+use crate::matmul::{Kernels, Math, Scratch, Weight, WeightError};
 use crate::moe::ExpertBuffers;
 use crate::pool::Pool;
-use crate::step::Run;
+use crate::step::{Parts, Run, Workers};
 
 /// How the backend runs.
 #[derive(Debug, Clone)]
@@ -59,18 +59,59 @@ pub(crate) struct Prepared {
     pub(crate) inputs: StepInputs,
     /// By buffer: index of the weight, state or carry that it is.
     pub(crate) bound: Vec<usize>,
+    /// By buffer: where it lies in the arena, in words.
+    pub(crate) starts: Vec<Option<usize>>,
+    /// By buffer: a row of scores that sees at most this many positions is read by nobody.
+    pub(crate) selects: Vec<usize>,
+}
+
+impl Prepared {
+    /// Where the arena's buffers lie. All of them are of four-byte words, since that is what operations read and write.
+    fn starts(plan: &Plan, arrangement: &Arrangement) -> Result<Vec<Option<usize>>, String> {
+        let start = |(b, offset): (&BufferDecl, &Option<usize>)| match (b.dtype, offset) {
+            (_, None) => Ok(None),
+            (GgmlType::F32 | GgmlType::I32, Some(offset)) => Ok(Some(offset / size_of::<u32>())),
+            (other, Some(_)) => Err(format!("its buffer {} is {other}, not F32 or I32", b.name)),
+        };
+        plan.buffers
+            .iter()
+            .zip(&arrangement.offsets)
+            .map(start)
+            .collect()
+    }
+
+    /// How many positions a row must see before somebody looks at its scores: a choice of `topk` takes all there are up to
+    /// `topk`. 0 if the scores are a result, or are read by anything but such choices.
+    fn selects(plan: &Plan) -> Vec<usize> {
+        let mut least: Vec<Option<usize>> = vec![None; plan.buffers.len()];
+        for part in plan.ops.iter().flat_map(|node| node.op.parts()) {
+            for id in part.access().reads {
+                let topk = match part {
+                    Op::IndexSelect { scores, topk, .. } if *scores == id => *topk,
+                    _ => 0,
+                };
+                let least = &mut least[id.index()];
+                *least = Some(least.map_or(topk, |n| n.min(topk)));
+            }
+        }
+        let temp = |b: &BufferDecl| b.kind == BufferKind::Temp;
+        let pairs = plan.buffers.iter().zip(least);
+        pairs
+            .map(|(b, least)| least.filter(|_| temp(b)).unwrap_or(0))
+            .collect()
+    }
 }
 
 /// Weights, states and arena of one rank, and the threads that work on them.
 pub struct CpuBackend {
     kernels: Kernels,
     poison: bool,
-    pub(crate) pool: Pool,
-    pub(crate) weights: Vec<Weight>,
+    pool: Pool,
+    weights: Vec<Weight>,
     weight_index: HashMap<String, usize>,
-    pub(crate) states: Vec<State>,
+    states: Vec<State>,
     state_index: HashMap<String, usize>,
-    pub(crate) carries: Vec<Vec<u32>>,
+    carries: Vec<Vec<u32>>,
     carry_index: HashMap<String, usize>,
     block_size: usize,
     blocks: usize,
@@ -78,9 +119,10 @@ pub struct CpuBackend {
     steps: Vec<Prepared>,
     arena: Vec<u32>,
     /// Buffers that steps use and keep, so that a step allocates nothing of size.
-    pub(crate) q8: Q8,
-    pub(crate) scratch: Vec<Scratch>,
-    pub(crate) experts: ExpertBuffers,
+    q8: Q8,
+    scratch: Vec<Scratch>,
+    experts: ExpertBuffers,
+    room: Vec<f32>,
 }
 
 impl CpuBackend {
@@ -110,7 +152,13 @@ impl CpuBackend {
             arena: Vec::new(),
             q8: Q8::default(),
             experts: ExpertBuffers::default(),
+            room: Vec::new(),
         }
+    }
+
+    /// The threads, for measurements beside the steps.
+    pub fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
     }
 
     fn unsupported(&self, plan: &Plan, reason: String) -> BackendError {
@@ -217,32 +265,32 @@ impl Backend for CpuBackend {
         groups: &[WeightGroup],
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
+        // Steps that were prepared before point to weights by number.
+        self.steps.clear();
         for name in groups.iter().flat_map(|g| &g.names) {
             let data = source.weight(name)?;
-            if !data.ty.can_decode() {
-                let source = glim_quant::QuantError::Unsupported { ty: data.ty };
-                return Err(BackendError::Decode {
+            let (ty, shape, bytes) = (data.ty, data.shape.clone(), data.bytes.len());
+            let weight = Weight::new(data.ty, data.shape, data.bytes.into_owned());
+            let weight = weight.map_err(|error| match error {
+                WeightError::Decode(source) => BackendError::Decode {
                     weight: name.clone(),
                     source,
-                });
+                },
+                WeightError::Length(expected) => {
+                    let expected = expected.map_or("whole blocks".into(), |n| n.to_string());
+                    BackendError::Source {
+                        weight: name.clone(),
+                        reason: format!("{bytes} bytes for {shape:?} of {ty}, expected {expected}"),
+                    }
+                }
+            })?;
+            match self.weight_index.get(name) {
+                Some(index) => self.weights[*index] = weight,
+                None => {
+                    self.weight_index.insert(name.clone(), self.weights.len());
+                    self.weights.push(weight);
+                }
             }
-            let cols = data.shape.last().copied().unwrap_or(1);
-            let rows: usize = data.shape.iter().rev().skip(1).product();
-            let expected = data.ty.row_bytes(cols).map(|row| row * rows);
-            if expected != Some(data.bytes.len()) {
-                return Err(BackendError::Source {
-                    weight: name.clone(),
-                    reason: format!(
-                        "{} bytes for {:?} of {}, expected {expected:?}",
-                        data.bytes.len(),
-                        data.shape,
-                        data.ty
-                    ),
-                });
-            }
-            let weight = Weight::new(data.ty, data.shape, data.bytes.into_owned());
-            self.weight_index.insert(name.clone(), self.weights.len());
-            self.weights.push(weight);
         }
         Ok(())
     }
@@ -254,6 +302,12 @@ impl Backend for CpuBackend {
         blocks: usize,
         sequence_slots: usize,
     ) -> Result<(), BackendError> {
+        // What there was before is gone, and with it the steps that pointed to it.
+        self.steps.clear();
+        self.states.clear();
+        self.state_index.clear();
+        self.carries.clear();
+        self.carry_index.clear();
         (self.block_size, self.blocks, self.sequence_slots) = (block_size, blocks, sequence_slots);
         let fill = if self.poison { f32::NAN } else { 0.0 };
         for decl in decls {
@@ -281,6 +335,8 @@ impl Backend for CpuBackend {
         let bound = self.bind(plan)?;
         let arrangement = arrange(plan);
         check_arrangement(plan, &arrangement)?;
+        let starts = Prepared::starts(plan, &arrangement);
+        let starts = starts.map_err(|reason| self.unsupported(plan, reason))?;
         let words = arrangement.arena_bytes / size_of::<u32>();
         if self.arena.len() < words {
             self.arena.resize(words, f32::NAN.to_bits());
@@ -292,6 +348,8 @@ impl Backend for CpuBackend {
             arrangement,
             inputs,
             bound,
+            starts,
+            selects: Prepared::selects(plan),
         });
         Ok(id)
     }
@@ -312,16 +370,25 @@ impl Backend for CpuBackend {
             sequence_slots: self.sequence_slots,
         };
         let live = LiveStep::read(&self.steps[index].plan, &self.steps[index].inputs, bounds)?;
-        // Out of `self` for the time of the run, so that the run can borrow both.
-        let mut arena = std::mem::take(&mut self.arena);
-        let prepared = self.steps.swap_remove(index);
-        let (kernels, poison) = (self.kernels, self.poison);
-        let result = Run::new(self, &prepared, &mut arena, &live, kernels, poison).step();
-        self.steps.push(prepared);
-        let last = self.steps.len() - 1;
-        self.steps.swap(index, last);
-        self.arena = arena;
-        result
+        let workers = Workers {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            scratch: &mut self.scratch,
+            q8: &mut self.q8,
+        };
+        let run = Run::new(Parts {
+            prepared: &self.steps[index],
+            live: &live,
+            arena: &mut self.arena,
+            weights: &self.weights,
+            states: &mut self.states,
+            carries: &mut self.carries,
+            workers,
+            experts: &mut self.experts,
+            room: &mut self.room,
+            poison: self.poison,
+        });
+        run.step()
     }
 
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {

@@ -1,8 +1,18 @@
 //! Threads for decode: all enter one parallel section after the other, with nothing allocated and no queue in between.
 //!
 //! A step is a few hundred short sections. Between two of them a worker spins for a bounded while and then sleeps, so that a
-//! step costs about a microsecond a section, and an idle engine costs nothing. There are never more threads than the process may
-//! use: spinning threads that wait for a core make each other slower by orders of magnitude.
+//! step costs about a microsecond a section, and an idle engine costs nothing. More threads than the process has cores are not
+//! refused, but cost time: who waits longer than the bounded while sleeps (workers) or yields (the caller).
+//!
+//! # Memory ordering
+//! A section is published by `epoch` and ended by `remaining`:
+//! - the caller writes `job` and `remaining`, then adds to `epoch` (a release); a worker that sees the new epoch (an acquire) sees
+//!   both, and all that the caller wrote before the section;
+//! - each worker subtracts from `remaining` (a release) after its last access to the job; these form one release sequence, so
+//!   the caller that reads 0 (an acquire) sees what every worker wrote, and may write `job` again;
+//! - a worker sleeps only if the epoch is old while it holds the lock and is counted in `sleepers`. Count, epoch and both checks
+//!   are sequentially consistent, so either the worker sees the new epoch, or the caller sees the sleeper; then the caller takes
+//!   the lock once, which the worker gives up only by waiting, and the notification cannot come too early.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -64,7 +74,7 @@ impl Pool {
             let builder = std::thread::Builder::new().name(format!("glim-cpu-{index}"));
             builder.spawn(move || work(&shared, index)).ok()
         };
-        // A thread that cannot be had is one fewer, not an error: the sections are the same.
+        // A thread that cannot be had is one fewer, not an error: the sections are the same, and `threads` says how many there are.
         let workers = (1..threads.max(1)).map_while(worker).collect();
         Self { shared, workers }
     }
@@ -113,13 +123,12 @@ impl Pool {
                 std::thread::yield_now()
             }
         }
+        // Taken in any case, so that it does not fail the next section.
+        let panicked = shared.panicked.swap(false, Ordering::Relaxed);
         if let Err(panic) = own {
             resume_unwind(panic);
         }
-        assert!(
-            !shared.panicked.swap(false, Ordering::Relaxed),
-            "a thread of the pool panicked"
-        );
+        assert!(!panicked, "a thread of the pool panicked");
     }
 
     /// Cuts `0..n` into ranges of `grain` and more, and runs `f(thread, range)` on each, on whichever thread is free. What a
@@ -243,11 +252,54 @@ mod tests {
     }
 
     #[test]
+    fn sections_see_what_was_written_before_and_are_seen_after() {
+        // Plain data, no atomics: handed to the workers by one section and back by its end, over and over, with workers awake and
+        // asleep.
+        let mut pool = Pool::new(4);
+        let threads = pool.threads();
+        let mut values = vec![0u64; threads];
+        for round in 0..20_000u64 {
+            let parts = crate::shared::Parts::new(&mut values);
+            pool.run(|thread| {
+                // SAFETY: each thread has its own element.
+                let own = unsafe { &mut parts.part(thread, 1)[0] };
+                assert_eq!(*own, round * (thread as u64 + 1));
+                *own += thread as u64 + 1;
+            });
+            if round % 5_000 == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        }
+        let expected: Vec<u64> = (1..=threads as u64).map(|t| t * 20_000).collect();
+        assert_eq!(values, expected);
+    }
+
+    #[test]
+    fn pools_come_and_go() {
+        for round in 0..200 {
+            let mut pool = Pool::new(1 + round % 4);
+            let n = pool.threads();
+            let sum = AtomicUsize::new(0);
+            // Some are dropped without a section, some with workers asleep.
+            if round % 3 > 0 {
+                pool.run(|_| {
+                    sum.fetch_add(1, Ordering::Relaxed);
+                });
+                assert_eq!(sum.into_inner(), n);
+            }
+            if round % 50 == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
     fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
         let mut pool = Pool::new(2);
-        for thread in 0..2 {
+        // On the caller, on the worker, on both.
+        for who in [[true, false], [false, true], [true, true]] {
             let result = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(|t| assert!(t != thread, "on purpose"));
+                pool.run(|t| assert!(!who[t], "on purpose"));
             }));
             assert!(result.is_err());
             let sum = AtomicUsize::new(0);

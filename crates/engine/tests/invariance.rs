@@ -147,15 +147,18 @@ fn requests_wait_for_memory_and_cancelling_frees_it() {
     let inventory = Inventory::of(&checkpoint);
     let whole = EnginePlan::new(inventory.clone(), &backend.caps(), options.clone()).unwrap();
     let per_block = (whole.budget().latent_cache + whole.budget().index_cache) / 32;
-    let memory = Some(whole.budget().weights + whole.budget().arena + 9 * per_block);
+    let memory = whole.budget().weights + whole.budget().arena + 9 * per_block;
     let plan = EnginePlan::new(
         inventory,
         &backend.caps(),
-        EngineOptions { memory, ..options },
+        EngineOptions {
+            memory: Some(memory),
+            ..options
+        },
     );
     let plan = plan.unwrap();
     assert_eq!(plan.budget().blocks, 9);
-    assert!(plan.budget().total() <= memory.unwrap());
+    assert!(plan.budget().total() <= memory);
     let mut engine = Engine::load(plan, &checkpoint, Box::new(backend)).unwrap();
     let request = |n: u32| GenerateRequest {
         max_tokens: Some(20),

@@ -4,9 +4,10 @@
 //!   folder, in every stored form that the loader must accept and with every fault that it must name;
 //! - [`golden`]: arrays of a reference file; [`assets`]: where the repository keeps such files;
 //! - [`close`]: how far two arrays are apart, and where;
-//! - [`encode`]: `f32` into the few types that tests need.
+//! - [`encode`]: `f32` into the few types that tests need;
+//! - [`parity`]: the operation parity table, which every backend is held to.
 //!
-//! It knows container and block formats, and deliberately not `glim-model`: names and layouts are written down here a
+//! It knows container and block formats and plans, and deliberately not `glim-model`: names and layouts are written down here a
 //! second time, so that a mistake in one place shows in the other. Functions panic with a message instead of returning
 //! errors: their callers are tests.
 //!
@@ -24,4 +25,5 @@ pub mod close;
 pub mod encode;
 pub mod golden;
 pub mod hf;
+pub mod parity;
 pub mod tiny;

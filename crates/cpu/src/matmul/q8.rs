@@ -6,14 +6,17 @@ use crate::shared::Parts;
 pub(crate) const BLOCK: usize = 32;
 
 /// Rows of activations, rounded to `round(x / d)` in −127..=127 with `d = max |x| / 127` for each block.
+///
+/// A block with a NaN or an infinity has a NaN for its scale: what is not a number must reach the result, and a zero in its
+/// place would hide a buffer that was never written.
 #[derive(Debug, Default)]
 pub(crate) struct Q8 {
     /// `[rows, k]`.
-    pub(crate) q: Vec<i8>,
+    q: Vec<i8>,
     /// `[rows, k / 32]`: scales.
-    pub(crate) d: Vec<f32>,
+    d: Vec<f32>,
     /// `[rows, k / 32]`: scale times sum of the block's integers, for weights with an offset.
-    pub(crate) ds: Vec<f32>,
+    ds: Vec<f32>,
     k: usize,
 }
 
@@ -28,12 +31,14 @@ pub(crate) struct Q8Row<'a> {
 impl Q8 {
     /// Makes room for `rows` rows of `k` elements, a multiple of the block.
     pub(crate) fn resize(&mut self, rows: usize, k: usize) {
+        assert!(k.is_multiple_of(BLOCK), "rows are whole blocks");
         self.k = k;
         self.q.resize(rows * k, 0);
         self.d.resize(rows * k / BLOCK, 0.0);
         self.ds.resize(rows * k / BLOCK, 0.0);
     }
 
+    #[inline(always)]
     pub(crate) fn row(&self, t: usize) -> Q8Row<'_> {
         let n = self.k / BLOCK;
         Q8Row {
@@ -67,8 +72,10 @@ impl Q8Parts<'_> {
     /// Rounds `x` into row `t`.
     ///
     /// # Safety
-    /// - No other thread fills row `t`.
-    pub(crate) unsafe fn fill(&self, t: usize, x: &[f32]) {
+    /// - No other thread touches row `t`.
+    #[inline(always)]
+    pub(super) unsafe fn fill(&self, t: usize, x: &[f32]) {
+        assert!(x.len() == self.k, "rows are of one length");
         let n = self.k / BLOCK;
         // SAFETY: row `t` is this thread's alone.
         let (q, d, ds) = unsafe {
@@ -78,30 +85,39 @@ impl Q8Parts<'_> {
                 self.ds.part(t * n, n),
             )
         };
-        for (b, x) in x.chunks_exact(BLOCK).enumerate() {
-            let q = &mut q[b * BLOCK..][..BLOCK];
-            let max = x
-                .iter()
-                .fold(0f32, |m, x| if x.abs() > m { x.abs() } else { m });
-            let scale = max / 127.0;
-            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-            let mut sum = 0i32;
-            let mut nan = false;
-            for (q, x) in q.iter_mut().zip(x) {
-                nan |= x.is_nan();
-                let r = (x * inverse).round_ties_even() as i8;
-                *q = r;
-                sum += i32::from(r);
-            }
-            // A NaN must reach the result: a zero in its place would hide a buffer that was never written.
-            d[b] = if nan || max.is_infinite() {
-                f32::NAN
-            } else {
-                scale
-            };
-            ds[b] = d[b] * sum as f32;
+        let (x, q) = (x.as_chunks::<BLOCK>().0, q.as_chunks_mut::<BLOCK>().0);
+        for (((x, q), d), ds) in x.iter().zip(q).zip(d).zip(ds) {
+            (*d, *ds) = block(x, q);
         }
     }
+}
+
+/// Rounds one block; gives its scale, and the scale times the sum of its integers.
+#[inline(always)]
+fn block(x: &[f32; BLOCK], q: &mut [i8; BLOCK]) -> (f32, f32) {
+    // Bits without the sign order as the magnitudes do, with infinity above all numbers and NaN above infinity.
+    let max = x
+        .iter()
+        .fold(0, |max: u32, x| max.max(x.to_bits() & 0x7fff_ffff));
+    let max = f32::from_bits(max);
+    let scale = max / 127.0;
+    let (scale, inverse) = if !max.is_finite() {
+        (f32::NAN, 0.0)
+    } else if scale < f32::MIN_POSITIVE {
+        // The inverse would be infinite. What is rounded to zero here is below 2^-119.
+        (0.0, 0.0)
+    } else {
+        (scale, 1.0 / scale)
+    };
+    // Adding 1.5 · 2^23 rounds to an integer, ties to even, and leaves it in the low bits; |x / d| is at most 127.
+    const MAGIC: f32 = 12_582_912.0;
+    let mut sum = 0i32;
+    for (q, x) in q.iter_mut().zip(x) {
+        let r = ((x * inverse + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
+        *q = r as i8;
+        sum += i32::from(r as i8);
+    }
+    (scale, scale * sum as f32)
 }
 
 #[cfg(test)]
@@ -131,15 +147,40 @@ mod tests {
         }
         let sum: i32 = q8.q[..32].iter().map(|q| i32::from(*q)).sum();
         assert_eq!(q8.ds[0], q8.d[0] * sum as f32);
+        let extremes = [1.0, -1.0].map(|x| i32::from(self::q8(&[x; 32]).q[0]));
+        assert_eq!(extremes, [127, -127]);
+    }
+
+    #[test]
+    fn rounding_is_to_nearest_even() {
+        let mut x = [0.0; 32];
+        x[..5].copy_from_slice(&[127.0, 0.5, 1.5, -2.5, 126.4]);
+        assert_eq!(q8(&x).q[..5], [127, 0, 2, -2, 126]);
     }
 
     #[test]
     fn zeros_stay_zero_and_nan_stays_visible() {
         assert_eq!(q8(&[0.0; 32]).d[0], 0.0);
-        let mut x = [1.0; 32];
-        x[5] = f32::NAN;
-        assert!(q8(&x).d[0].is_nan());
-        x[5] = f32::INFINITY;
-        assert!(q8(&x).d[0].is_nan());
+        for special in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for i in 0..32 {
+                let mut x = [1.0; 64];
+                x[i] = special;
+                let q8 = q8(&x);
+                assert!(q8.d[0].is_nan() && q8.ds[0].is_nan(), "{special} at {i}");
+                assert!(!q8.d[1].is_nan());
+            }
+        }
+    }
+
+    #[test]
+    fn the_smallest_and_the_largest_numbers_are_rounded_too() {
+        let tiny = q8(&[f32::MIN_POSITIVE; 32]);
+        assert_eq!((tiny.q[0], tiny.d[0]), (0, 0.0));
+        let small = q8(&[-200.0 * f32::MIN_POSITIVE; 32]);
+        assert_eq!(small.q[0], -127);
+        let large = q8(&[f32::MAX; 32]);
+        assert_eq!(large.q[0], 127);
+        let back = f64::from(large.d[0]) * 127.0 / f64::from(f32::MAX);
+        assert!((back - 1.0).abs() < 1e-6, "{back}");
     }
 }

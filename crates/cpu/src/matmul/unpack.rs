@@ -1,19 +1,21 @@
 //! Weight rows as 8-bit integers: every type that is multiplied as integers becomes `scale · q + offset` in blocks of 32.
 //!
-//! One product kernel then serves all types, and a row is unpacked once for all the activations it meets. Types differ only
-//! here. Layouts: ggml-quants, as described in the quant crate.
+//! One product kernel then serves all types, and a row is unpacked once for all the activations it meets. This is the portable
+//! code; where there are vector instructions, `blocks_avx2` does the same for most types. Layouts: ggml-quants, as described in
+//! the quant crate.
 
 use glim_quant::GgmlType;
+use glim_quant::tables::IQ4_LEVELS;
 use half::f16;
 
 use super::q8::BLOCK;
 
-/// An unpacked row: `w[i] = scale[2·(i/32) + (i%32)/16] · q[i] + offset[i/32]`.
+/// An unpacked row: `w[i] = scale[8·(i/32) + 4·((i%32)/16)] · q[i] + offset[i/32]`.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     /// `[k]`.
     pub(crate) q: Vec<i8>,
-    /// `[k / 16]`.
+    /// `[k / 32, 8]`: four times the scale of the block's first half, four times that of the second, as lanes of a vector.
     pub(crate) scale: Vec<f32>,
     /// `[k / 32]`; empty for types without offsets.
     pub(crate) offset: Vec<f32>,
@@ -37,23 +39,18 @@ pub(crate) fn is_integer(ty: GgmlType) -> bool {
     )
 }
 
-fn has_offset(ty: GgmlType) -> bool {
+pub(crate) fn has_offset(ty: GgmlType) -> bool {
     matches!(
         ty,
         GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K
     )
 }
 
-/// The non-linear 4-bit levels of IQ4_NL and IQ4_XS (ggml's `kvalues_iq4nl`).
-const IQ4_LEVELS: [i8; 16] = [
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
-];
-
 impl Row {
     /// Room for rows of `k` elements of `ty`.
     pub(crate) fn resize(&mut self, ty: GgmlType, k: usize) {
         self.q.resize(k, 0);
-        self.scale.resize(k / 16, 0.0);
+        self.scale.resize(k / BLOCK * 8, 0.0);
         self.offset
             .resize(if has_offset(ty) { k / BLOCK } else { 0 }, 0.0);
     }
@@ -86,7 +83,7 @@ impl Row {
         let (q, _) = self.q.as_chunks_mut::<ELEMS>();
         let per_block = ELEMS / BLOCK;
         for (i, (block, q)) in blocks.iter().zip(q).enumerate() {
-            let scale = &mut self.scale[i * 2 * per_block..][..2 * per_block];
+            let scale = &mut self.scale[i * 8 * per_block..][..8 * per_block];
             let offset = match self.offset.is_empty() {
                 true => &mut [][..],
                 false => &mut self.offset[i * per_block..][..per_block],
@@ -188,8 +185,7 @@ fn k_scales(block: &[u8], scale: &mut [f32], offset: &mut [f32]) {
     let (d, dmin) = (half(block, 0), half(block, 2));
     for j in 0..8 {
         let (s, m) = scale_min(&block[4..16], j);
-        scale[2 * j] = d * f32::from(s);
-        scale[2 * j + 1] = scale[2 * j];
+        scale[8 * j..][..8].fill(d * f32::from(s));
         offset[j] = -dmin * f32::from(m);
     }
 }
@@ -237,8 +233,8 @@ fn q6_k(block: &[u8; 210], q: &mut [i8; 256], scale: &mut [f32], _: &mut [f32]) 
             q[96 + l] = ((b >> 4) | ((h >> 6) << 4)) as i8 - 32;
         }
     }
-    for (s, byte) in scale.iter_mut().zip(scales) {
-        *s = d * f32::from(*byte as i8);
+    for (s, byte) in scale.chunks_exact_mut(4).zip(scales) {
+        s.fill(d * f32::from(*byte as i8));
     }
 }
 
@@ -249,7 +245,7 @@ fn iq4_xs(block: &[u8; 136], q: &mut [i8; 256], scale: &mut [f32], _: &mut [f32]
     for i in 0..8 {
         let low = block[4 + i / 2] >> (4 * (i % 2)) & 15;
         let s = i32::from(low) | ((high >> (2 * i) & 3) << 4) as i32;
-        scale[2 * i..][..2].fill(d * (s - 32) as f32);
+        scale[8 * i..][..8].fill(d * (s - 32) as f32);
         for j in 0..16 {
             let byte = block[8 + 16 * i + j];
             q[32 * i + j] = IQ4_LEVELS[(byte & 15) as usize];
