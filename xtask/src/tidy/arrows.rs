@@ -17,7 +17,11 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("model", &["gguf", "plan", "quant"], &[]),
     // Its parity tests run the plans of real architectures.
     ("cpu", &["plan", "quant"], &["model"]),
-    ("engine", &["model", "plan", "text"], &["cpu", "gguf", "quant"]),
+    (
+        "engine",
+        &["model", "plan", "text"],
+        &["cpu", "gguf", "quant"],
+    ),
     (
         "glim",
         &["cpu", "engine", "gguf", "model", "plan", "quant", "text"],
