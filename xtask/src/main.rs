@@ -37,6 +37,8 @@ enum Command {
     },
     /// Fetch the GLM chat templates, which the repository does not carry, into target/templates
     Templates,
+    /// Fetch llama.cpp's test vocabularies into target/vocabs
+    Vocabs,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +59,10 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Templates => {
             let folder = templates::fetch(&root)?;
             println!("templates are in {}", folder.display());
+        }
+        Command::Vocabs => {
+            let folder = templates::fetch_vocabs(&root)?;
+            println!("vocabularies are in {}", folder.display());
         }
     }
     Ok(ExitCode::SUCCESS)
