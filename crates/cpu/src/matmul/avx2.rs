@@ -6,12 +6,12 @@
 use std::arch::x86_64::*;
 
 use glim_quant::GgmlType;
-use half::{bf16, f16};
 
 use super::blocks_avx2::{self as blocks, Blocks, Visitor};
 use super::dots::Dots;
+use super::floats_avx2::{Bf16, F16, F32, axpy, floats, horizontal};
 use super::q8::{BLOCK, Q8Row};
-use super::unpack::{Row, has_offset};
+use super::unpack::Row;
 
 /// AVX2, FMA and F16C are there.
 #[derive(Clone, Copy)]
@@ -70,17 +70,6 @@ unsafe fn signed<F: FourProducts>(f: F, w: __m256i, x: __m256i) -> __m256i {
     unsafe { f.sum(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)) }
 }
 
-/// # Safety
-/// - AVX.
-#[inline(always)]
-unsafe fn horizontal(v: __m256) -> f32 {
-    let mut lanes = [0f32; 8];
-    // SAFETY: eight floats of room, unaligned store; AVX by contract.
-    unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), v) };
-    let [a, b, c, d, e, f, g, h] = lanes;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
-}
-
 fn assert_lengths(k: usize, x: &Q8Row<'_>) {
     let blocks = k / BLOCK;
     assert!(
@@ -89,68 +78,96 @@ fn assert_lengths(k: usize, x: &Q8Row<'_>) {
     );
 }
 
-/// Multiplies sub-blocks with one row of activations as they come.
-struct Product<'a, F> {
+/// Multiplies sub-blocks with `N` rows of activations as they come.
+struct Product<'a, F, const N: usize> {
     products: F,
     unsigned: bool,
-    x: Q8Row<'a>,
+    x: [Q8Row<'a>; N],
     /// First sub-block of the current block.
     first: usize,
-    /// The accumulator whose turn it is, and the other.
-    acc: (__m256, __m256),
+    /// The accumulators whose turn it is, and the others.
+    acc: ([__m256; N], [__m256; N]),
 }
 
-impl<F: FourProducts> Visitor for Product<'_, F> {
+impl<F: FourProducts, const N: usize> Visitor for Product<'_, F, N> {
     #[inline(always)]
     unsafe fn take(&mut self, j: usize, q: __m256i, scale: __m256) {
         let b = self.first + j;
-        // SAFETY: the instructions by contract; sub-block `b` of `x` is there by contract.
+        let mut sums = self.acc.0;
+        // SAFETY: the instructions by contract; sub-block `b` of each `x` is there by contract.
         unsafe {
-            let xq = _mm256_loadu_si256(self.x.q.as_ptr().add(BLOCK * b).cast());
-            let sums = match self.unsigned {
-                true => self.products.sum(q, xq),
-                false => signed(self.products, q, xq),
-            };
-            let scale = _mm256_mul_ps(scale, _mm256_set1_ps(*self.x.d.as_ptr().add(b)));
-            let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scale, self.acc.0);
-            self.acc = (self.acc.1, sum);
+            for (x, sum) in self.x.iter().zip(&mut sums) {
+                let xq = _mm256_loadu_si256(x.q.as_ptr().add(BLOCK * b).cast());
+                let four = match self.unsigned {
+                    true => self.products.sum(q, xq),
+                    false => signed(self.products, q, xq),
+                };
+                let scale = _mm256_mul_ps(scale, _mm256_set1_ps(*x.d.as_ptr().add(b)));
+                *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(four), scale, *sum);
+            }
         }
+        self.acc = (self.acc.1, sums);
     }
 }
 
-/// The product of one row of blocks with one row of activations.
+/// A one among zeros: eight floats from `8 - j` on have it in lane `j`.
+static LANES: [f32; 16] = {
+    let mut lanes = [0.0; 16];
+    lanes[8] = 1.0;
+    lanes
+};
+
+/// The products of one row of blocks with `N` rows of activations.
 ///
 /// # Safety
 /// - AVX2, FMA and F16C.
 #[inline(always)]
-unsafe fn direct<B: Blocks, F: FourProducts>(f: F, row: &[u8], x: Q8Row<'_>) -> f32 {
-    let n = row.len() / B::BYTES;
-    assert_lengths(n * B::SUBS * BLOCK, &x);
-    // SAFETY: the instructions by contract. Block `i < n` reads its `BYTES` bytes, which lie in `row`, and its sub-blocks of `x`, whose
-    // lengths are asserted; offsets come in eights (`SUBS` is 8).
+unsafe fn direct<B: Blocks, F: FourProducts, const N: usize>(
+    f: F,
+    row: &[u8],
+    x: [Q8Row<'_>; N],
+) -> [f32; N] {
+    let blocks = row.len() / B::BYTES;
+    for x in &x {
+        assert_lengths(blocks * B::SUBS * BLOCK, x);
+    }
+    // SAFETY: the instructions by contract. Block `i < blocks` reads its `BYTES` bytes, which lie in `row`, and its sub-blocks of each
+    // `x`, whose lengths are asserted; `8 - i % 8` is 1 to 8.
     unsafe {
+        let zero = [_mm256_setzero_ps(); N];
         let mut product = Product {
             products: f,
             unsigned: B::UNSIGNED,
             x,
             first: 0,
-            acc: (_mm256_setzero_ps(), _mm256_setzero_ps()),
+            acc: (zero, zero),
         };
-        let mut offsets = _mm256_setzero_ps();
-        for i in 0..n {
+        let mut offsets = zero;
+        for i in 0..blocks {
             product.first = i * B::SUBS;
             let block_offsets = B::each(row.as_ptr().add(i * B::BYTES), &mut product);
-            if B::OFFSETS {
-                let ds = _mm256_loadu_ps(x.ds.as_ptr().add(8 * i));
-                offsets = _mm256_fmadd_ps(block_offsets, ds, offsets);
+            if !B::OFFSETS {
+                continue;
+            }
+            // A block of one sub-block adds to its own lane; to the others it adds a zero.
+            let own = _mm256_loadu_ps(LANES.as_ptr().add(8 - i % 8));
+            for n in 0..N {
+                let ds = x[n].ds.as_ptr();
+                let ds = match B::SUBS {
+                    8 => _mm256_loadu_ps(ds.add(8 * i)),
+                    _ => _mm256_mul_ps(own, _mm256_set1_ps(*ds.add(i))),
+                };
+                offsets[n] = _mm256_fmadd_ps(block_offsets, ds, offsets[n]);
             }
         }
-        let sum = horizontal(_mm256_add_ps(product.acc.0, product.acc.1));
-        if B::OFFSETS {
-            sum + horizontal(offsets)
-        } else {
-            sum
+        let mut out = [0f32; N];
+        for n in 0..N {
+            out[n] = horizontal(_mm256_add_ps(product.acc.0[n], product.acc.1[n]));
+            if B::OFFSETS {
+                out[n] += horizontal(offsets[n]);
+            }
         }
+        out
     }
 }
 
@@ -196,8 +213,10 @@ unsafe fn unpack<B: Blocks>(blocks: &[u8], row: &mut Row) {
         // are asserted; offsets come in eights (`SUBS` is 8).
         unsafe {
             let offsets = B::each(blocks.as_ptr().add(i * B::BYTES), &mut store);
-            if B::OFFSETS {
+            if B::OFFSETS && B::SUBS == 8 {
                 _mm256_storeu_ps(store.row.offset.as_mut_ptr().add(8 * i), offsets);
+            } else if B::OFFSETS {
+                store.row.offset[i] = _mm256_cvtss_f32(offsets);
             }
         }
     }
@@ -286,143 +305,14 @@ unsafe fn tile<F: FourProducts, const N: usize>(f: F, w: &Row, x: [Q8Row<'_>; N]
     }
 }
 
-/// A weight row of plain floats.
-trait Floats {
-    const BYTES: usize;
-    /// Eight elements.
-    ///
-    /// # Safety
-    /// - AVX2 and F16C, and eight elements lie at `at`.
-    unsafe fn eight(at: *const u8) -> __m256;
-    fn one(bytes: &[u8]) -> f32;
-}
-
-struct F32;
-struct F16;
-struct Bf16;
-
-impl Floats for F32 {
-    const BYTES: usize = 4;
-
-    #[inline(always)]
-    unsafe fn eight(at: *const u8) -> __m256 {
-        // SAFETY: by contract.
-        unsafe { _mm256_loadu_ps(at.cast()) }
-    }
-
-    #[inline(always)]
-    fn one(b: &[u8]) -> f32 {
-        f32::from_le_bytes([b[0], b[1], b[2], b[3]])
-    }
-}
-
-impl Floats for F16 {
-    const BYTES: usize = 2;
-
-    #[inline(always)]
-    unsafe fn eight(at: *const u8) -> __m256 {
-        // SAFETY: by contract.
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
-    }
-
-    #[inline(always)]
-    fn one(b: &[u8]) -> f32 {
-        f16::from_le_bytes([b[0], b[1]]).to_f32()
-    }
-}
-
-impl Floats for Bf16 {
-    const BYTES: usize = 2;
-
-    #[inline(always)]
-    unsafe fn eight(at: *const u8) -> __m256 {
-        // SAFETY: by contract.
-        unsafe {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16))
-        }
-    }
-
-    #[inline(always)]
-    fn one(b: &[u8]) -> f32 {
-        bf16::from_le_bytes([b[0], b[1]]).to_f32()
-    }
-}
-
-/// Products of one row of floats with `N` rows: two accumulators of eight lanes for each, the rest one by one.
-///
-/// # Safety
-/// - AVX2, FMA and F16C.
-#[inline(always)]
-unsafe fn floats<W: Floats, const N: usize>(w: &[u8], x: [&[f32]; N]) -> [f32; N] {
-    const STEP: usize = 16;
-    let k = w.len() / W::BYTES;
-    x.iter()
-        .for_each(|x| assert!(x.len() == k, "rows are of one length"));
-    let main = k / STEP * STEP;
-    let mut out = [0f32; N];
-    // SAFETY: the instructions by contract; sixteen elements from each `i` are within `main`, and so within all rows.
-    unsafe {
-        let mut acc = [[_mm256_setzero_ps(); N]; 2];
-        for i in (0..main).step_by(STEP) {
-            for (half, acc) in acc.iter_mut().enumerate() {
-                let i = i + 8 * half;
-                let w = W::eight(w.as_ptr().add(i * W::BYTES));
-                for n in 0..N {
-                    acc[n] = _mm256_fmadd_ps(w, _mm256_loadu_ps(x[n].as_ptr().add(i)), acc[n]);
-                }
-            }
-        }
-        for n in 0..N {
-            out[n] = horizontal(_mm256_add_ps(acc[0][n], acc[1][n]));
-        }
-    }
-    for (i, w) in w[main * W::BYTES..].chunks_exact(W::BYTES).enumerate() {
-        let w = W::one(w);
-        for n in 0..N {
-            out[n] = w.mul_add(x[n][main + i], out[n]);
-        }
-    }
-    out
-}
-
-/// `acc[n] += a[n] · x`, each element with one rounding.
-///
-/// # Safety
-/// - AVX and FMA.
-#[inline(always)]
-unsafe fn axpy<const N: usize>(acc: [&mut [f32]; N], a: [f32; N], x: &[f32]) {
-    let acc = acc.map(|acc| acc.as_chunks_mut::<8>());
-    let (x, x_rest) = x.as_chunks::<8>();
-    acc.iter().for_each(|(acc, rest)| {
-        assert!(
-            acc.len() == x.len() && rest.len() == x_rest.len(),
-            "rows are of one length"
-        );
-    });
-    for (i, x) in x.iter().enumerate() {
-        // SAFETY: the instructions by contract; arrays of eight floats, unaligned.
-        unsafe {
-            let x = _mm256_loadu_ps(x.as_ptr());
-            for n in 0..N {
-                let at = acc[n].0[i].as_mut_ptr();
-                let sum = _mm256_fmadd_ps(_mm256_set1_ps(a[n]), x, _mm256_loadu_ps(at));
-                _mm256_storeu_ps(at, sum);
-            }
-        }
-    }
-    for ((_, rest), a) in acc.into_iter().zip(a) {
-        let pairs = rest.iter_mut().zip(x_rest);
-        pairs.for_each(|(acc, x)| *acc = a.mul_add(*x, *acc));
-    }
-}
-
 /// Calls a function for the blocks of an integer type.
 macro_rules! for_blocks {
     ($ty:expr, $function:ident::<_ $(, $more:ident)*>($($arg:expr),*)) => {
         match $ty {
             GgmlType::Q8_0 => $function::<blocks::Q8_0 $(, $more)*>($($arg),*),
             GgmlType::Q4_0 => $function::<blocks::Q4_0 $(, $more)*>($($arg),*),
+            GgmlType::Q4_1 => $function::<blocks::Q4_1 $(, $more)*>($($arg),*),
+            GgmlType::Q5_1 => $function::<blocks::Q5_1 $(, $more)*>($($arg),*),
             GgmlType::Q5_0 => $function::<blocks::Q5_0 $(, $more)*>($($arg),*),
             GgmlType::IQ4_NL => $function::<blocks::Iq4Nl $(, $more)*>($($arg),*),
             GgmlType::Q4_K => $function::<blocks::Q4K $(, $more)*>($($arg),*),
@@ -434,32 +324,36 @@ macro_rules! for_blocks {
     };
 }
 
-/// One offset a block, where those of the K types come in eights: unpacked by the portable loops.
-fn is_portable(ty: GgmlType) -> bool {
-    has_offset(ty) && ty.block_elems() == BLOCK
-}
-
 macro_rules! implement {
-    ($set:ty) => {
+    ($set:ident, $features:literal) => {
         impl Dots for $set {
             const PLAIN: bool = true;
 
             #[inline(always)]
-            fn q8_blocks(self, ty: GgmlType, row: &[u8], x: Q8Row<'_>, room: &mut Row) -> f32 {
-                if is_portable(ty) {
-                    room.unpack(ty, row);
-                    let [sum] = self.q8(room, [x]);
-                    return sum;
+            fn q8_blocks<const N: usize>(
+                self,
+                ty: GgmlType,
+                row: &[u8],
+                x: [Q8Row<'_>; N],
+                _: &mut Row,
+            ) -> [f32; N] {
+                /// A function of its own, since a row is long, and there would be a copy for each task.
+                #[target_feature(enable = $features)]
+                fn products<const N: usize>(
+                    set: $set,
+                    ty: GgmlType,
+                    row: &[u8],
+                    x: [Q8Row<'_>; N],
+                ) -> [f32; N] {
+                    // SAFETY: `set` proves the instructions.
+                    unsafe { for_blocks!(ty, direct::<_, $set, N>(set, row, x)) }
                 }
                 // SAFETY: `self` proves the instructions.
-                unsafe { for_blocks!(ty, direct::<_, Self>(self, row, x)) }
+                unsafe { products(self, ty, row, x) }
             }
 
             #[inline(always)]
             fn unpack(self, ty: GgmlType, blocks: &[u8], row: &mut Row) {
-                if is_portable(ty) {
-                    return row.unpack(ty, blocks);
-                }
                 // SAFETY: `self` proves the instructions.
                 unsafe { for_blocks!(ty, unpack::<_>(blocks, row)) }
             }
@@ -498,5 +392,5 @@ macro_rules! implement {
     };
 }
 
-implement!(Avx2);
-implement!(Vnni);
+implement!(Avx2, "avx2,fma,f16c");
+implement!(Vnni, "avx2,fma,f16c,avx512vnni,avx512vl");

@@ -14,10 +14,11 @@ pub(super) trait Blocks {
     const SUBS: usize;
     /// Whether no integer is negative.
     const UNSIGNED: bool = false;
-    /// Whether values have an offset (`SUBS` is 8 then).
+    /// Whether values have an offset.
     const OFFSETS: bool = false;
 
-    /// Shows each sub-block, in order. Returns the sub-blocks' offsets, if the type has them.
+    /// Shows each sub-block, in order. Returns the sub-blocks' offsets, if the type has them: lane `j` is of sub-block `j`; all lanes
+    /// are alike where a block is one sub-block.
     ///
     /// # Safety
     /// - AVX2, FMA and F16C.
@@ -108,6 +109,44 @@ impl Blocks for Q4_0 {
     }
 }
 
+pub(super) struct Q4_1;
+
+impl Blocks for Q4_1 {
+    const BYTES: usize = 20;
+    const SUBS: usize = 1;
+    const UNSIGNED: bool = true;
+    const OFFSETS: bool = true;
+
+    #[inline(always)]
+    unsafe fn each(block: *const u8, visitor: &mut impl Visitor) -> __m256 {
+        // SAFETY: by contract: 2 + 2 + 16 bytes.
+        unsafe {
+            visitor.take(0, nibbles(block.add(4)), half(block));
+            half(block.add(2))
+        }
+    }
+}
+
+/// All bits of byte `i` where bit `i` of the 32 at `at` is not set.
+///
+/// # Safety
+/// - AVX2, and four bytes at `at`.
+#[inline(always)]
+unsafe fn clear_bits(at: *const u8) -> __m256i {
+    // SAFETY: by contract.
+    unsafe {
+        // Byte `i` gets the eight bits that its own is among, then all but its own are masked.
+        let bits = _mm256_set1_epi32(at.cast::<i32>().read_unaligned());
+        let spread = _mm256_setr_epi8(
+            0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, //
+            2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3,
+        );
+        let mask = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let own = _mm256_and_si256(_mm256_shuffle_epi8(bits, spread), mask);
+        _mm256_cmpeq_epi8(own, _mm256_setzero_si256())
+    }
+}
+
 pub(super) struct Q5_0;
 
 impl Blocks for Q5_0 {
@@ -118,19 +157,31 @@ impl Blocks for Q5_0 {
     unsafe fn each(block: *const u8, visitor: &mut impl Visitor) -> __m256 {
         // SAFETY: by contract: 2 + 4 + 16 bytes.
         unsafe {
-            // Byte `i` gets the eight bits that its own is among, then all but its own are masked.
-            let bits = _mm256_set1_epi32(block.add(2).cast::<i32>().read_unaligned());
-            let spread = _mm256_setr_epi8(
-                0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, //
-                2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3,
-            );
-            let mask = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-            let own = _mm256_and_si256(_mm256_shuffle_epi8(bits, spread), mask);
-            // −16 where the bit is not set: a value of 5 bits less 16 is a nibble less 16, or a nibble.
-            let clear = _mm256_cmpeq_epi8(own, _mm256_setzero_si256());
-            let low = _mm256_and_si256(clear, _mm256_set1_epi8(-16));
-            visitor.take(0, _mm256_or_si256(nibbles(block.add(6)), low), half(block));
+            // A value of five bits less 16 is the nibble if the fifth is set, otherwise the nibble less 16.
+            let low = _mm256_and_si256(clear_bits(block.add(2)), _mm256_set1_epi8(-16));
+            let q = _mm256_or_si256(nibbles(block.add(6)), low);
+            visitor.take(0, q, half(block));
             _mm256_setzero_ps()
+        }
+    }
+}
+
+pub(super) struct Q5_1;
+
+impl Blocks for Q5_1 {
+    const BYTES: usize = 24;
+    const SUBS: usize = 1;
+    const UNSIGNED: bool = true;
+    const OFFSETS: bool = true;
+
+    #[inline(always)]
+    unsafe fn each(block: *const u8, visitor: &mut impl Visitor) -> __m256 {
+        // SAFETY: by contract: 2 + 2 + 4 + 16 bytes.
+        unsafe {
+            let fifth = _mm256_andnot_si256(clear_bits(block.add(4)), _mm256_set1_epi8(16));
+            let q = _mm256_or_si256(nibbles(block.add(8)), fifth);
+            visitor.take(0, q, half(block));
+            half(block.add(2))
         }
     }
 }

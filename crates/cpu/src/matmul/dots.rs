@@ -1,8 +1,8 @@
 //! The innermost loops, as a trait with one implementation for each set of instructions; and the portable one.
 //!
 //! Every row of activations has accumulators of its own, filled in an order that depends on the weight row alone. So a
-//! result does not depend on which other rows are in the call, nor on which of the entry points served it: a product of one row
-//! straight from the blocks, and a tile of rows with unpacked weights, give the same bits.
+//! result does not depend on which other rows are in the call, nor on which of the entry points served it: a product
+//! straight from the blocks, and one with unpacked weights, give the same bits.
 
 use glim_quant::GgmlType;
 
@@ -17,8 +17,14 @@ pub(crate) trait Dots: Copy {
     /// Whether [`Dots::plain`] is to be used; otherwise rows are decoded first.
     const PLAIN: bool;
 
-    /// `Σ w[i] · x[i]` straight from a row of blocks of an integer type; `room` may be used to unpack it.
-    fn q8_blocks(self, ty: GgmlType, blocks: &[u8], x: Q8Row<'_>, room: &mut Row) -> f32;
+    /// `Σ w[i] · x[n][i]` straight from a row of blocks of an integer type; `room` may be used to unpack it.
+    fn q8_blocks<const N: usize>(
+        self,
+        ty: GgmlType,
+        blocks: &[u8],
+        x: [Q8Row<'_>; N],
+        room: &mut Row,
+    ) -> [f32; N];
 
     /// Unpacks a row of blocks of an integer type.
     fn unpack(self, ty: GgmlType, blocks: &[u8], row: &mut Row);
@@ -44,10 +50,15 @@ impl Dots for Scalar {
     const PLAIN: bool = false;
 
     #[inline(always)]
-    fn q8_blocks(self, ty: GgmlType, blocks: &[u8], x: Q8Row<'_>, room: &mut Row) -> f32 {
+    fn q8_blocks<const N: usize>(
+        self,
+        ty: GgmlType,
+        blocks: &[u8],
+        x: [Q8Row<'_>; N],
+        room: &mut Row,
+    ) -> [f32; N] {
         self.unpack(ty, blocks, room);
-        let [sum] = self.q8(room, [x]);
-        sum
+        self.q8(room, x)
     }
 
     #[inline(always)]

@@ -15,6 +15,8 @@ mod avx2;
 mod blocks_avx2;
 mod dispatch;
 mod dots;
+#[cfg(target_arch = "x86_64")]
+mod floats_avx2;
 mod product;
 pub(crate) mod q8;
 mod unpack;

@@ -1,6 +1,6 @@
 //! Products of weight rows with activation rows.
 //!
-//! With one row of activations, weights are multiplied as they stream from memory. With more, a few weight rows are unpacked
+//! With up to [`TILE`] rows of activations, weights are multiplied as they stream from memory. With more, a few weight rows are unpacked
 //! into the thread's own buffer, which stays in its cache, and tiles of activations go over them: each weight is read from
 //! memory once, each activation once for every few weight rows.
 //!
@@ -71,10 +71,24 @@ impl<R: Fn(usize) -> usize, O: Fn(usize, usize, f32)> Task for Quantised<'_, R, 
             .iter_mut()
             .for_each(|row| row.resize(w.ty, w.k));
         let x = |i: usize| q8.row((x_rows.at)(i));
-        if x_rows.count == 1 {
-            let x = x(0);
+        if x_rows.count <= TILE {
             for j in w_rows {
-                out(0, j, dots.q8_blocks(w.ty, w.row(j), x, &mut rows[0]));
+                let (blocks, row) = (w.row(j), &mut rows[0]);
+                match x_rows.count {
+                    0 => {}
+                    1 => give(&out, 0, j, dots.q8_blocks(w.ty, blocks, [x(0)], row)),
+                    2 => give(&out, 0, j, dots.q8_blocks(w.ty, blocks, [x(0), x(1)], row)),
+                    3 => give(
+                        &out,
+                        0,
+                        j,
+                        dots.q8_blocks(w.ty, blocks, [x(0), x(1), x(2)], row),
+                    ),
+                    _ => {
+                        let x = [x(0), x(1), x(2), x(3)];
+                        give(&out, 0, j, dots.q8_blocks(w.ty, blocks, x, row));
+                    }
+                }
             }
             return;
         }

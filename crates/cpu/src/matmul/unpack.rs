@@ -1,7 +1,7 @@
 //! Weight rows as 8-bit integers: every type that is multiplied as integers becomes `scale · q + offset` in blocks of 32.
 //!
 //! One product kernel then serves all types, and a row is unpacked once for all the activations it meets. This is the portable
-//! code; where there are vector instructions, `blocks_avx2` does the same for most types. Layouts: ggml-quants, as described in
+//! code; where there are vector instructions, `blocks_avx2` does the same. Layouts: ggml-quants, as described in
 //! the quant crate.
 
 use glim_quant::GgmlType;
@@ -39,7 +39,7 @@ pub(crate) fn is_integer(ty: GgmlType) -> bool {
     )
 }
 
-pub(crate) fn has_offset(ty: GgmlType) -> bool {
+fn has_offset(ty: GgmlType) -> bool {
     matches!(
         ty,
         GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K
