@@ -179,7 +179,7 @@ impl Writer {
         self.out.push('"');
     }
 
-    /// `\uXXXX`, as a surrogate pair beyond the basic plane.
+    /// `\uHHHH`, as a surrogate pair beyond the basic plane.
     fn escape(&mut self, c: char) {
         for unit in c.encode_utf16(&mut [0; 2]) {
             // Writing to a string cannot fail.
