@@ -18,6 +18,7 @@ pub mod inventory;
 pub mod kv_b;
 mod layers;
 mod presets;
+pub mod proof;
 pub mod shard;
 
 pub use arch::{EmitError, EmitRequest, OutputRows, emit, names, states};
