@@ -162,6 +162,18 @@ pub enum BackendError {
         /// Bound.
         bound: usize,
     },
+    /// A rank failed, and the others cannot go on without it.
+    #[error("rank {rank} {what} (plan {plan}, in {op})")]
+    Rank {
+        /// Plan.
+        plan: String,
+        /// The rank that failed.
+        rank: usize,
+        /// Label of the operation that it was in.
+        op: String,
+        /// What it did.
+        what: String,
+    },
     /// A poisoned value was left in an output: the operation skipped it, or computed NaN.
     #[error(
         "plan {plan}: {op} left poison in {buffer} at row {row}, element {element}: it was never written, or is NaN"

@@ -124,6 +124,17 @@ pub struct SampleInputs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectiveId(pub u32);
 
+/// One buffer of an [`Op::AllGather`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Gather {
+    /// This rank's part, `[T|N, lens[rank], …]`.
+    pub x: BufferId,
+    /// All parts, `[T|N, Σ lens, …]`.
+    pub out: BufferId,
+    /// Entries of axis 1 that each rank brings; they may differ.
+    pub lens: Vec<usize>,
+}
+
 /// An operation. Shapes are capacities.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
@@ -329,18 +340,15 @@ pub enum Op {
         /// The sum.
         out: BufferId,
     },
-    /// `out` = the ranks' `x`, joined along `axis` in rank order.
+    /// For each of `gathers`: `out` = the ranks' `x`, joined along axis 1 in rank order. Several buffers go in one
+    /// collective, since a small one costs its latency and not its bytes.
     AllGather {
         /// Same on all ranks.
         id: CollectiveId,
-        /// Type on the wire.
+        /// Type on the wire; i32 buffers travel as they are.
         wire: GgmlType,
-        /// Axis that grows.
-        axis: usize,
-        /// This rank's part.
-        x: BufferId,
-        /// All parts.
-        out: BufferId,
+        /// What is gathered.
+        gathers: Vec<Gather>,
     },
     /// Merges the ranks' candidates: the `k` largest of `values [N, C]` with their `ids [N, C]`, largest first, ties to the lower id.
     TopKMerge {
@@ -524,8 +532,12 @@ impl Op {
                 out,
             } => Access::new(&[*x, *output_rows], &[*out]),
             Op::LmHead { x, weight, out } => Access::new(&[*x, *weight], &[*out]),
-            Op::AllReduce { x, out, .. } | Op::AllGather { x, out, .. } => {
-                Access::new(&[*x], &[*out])
+            Op::AllReduce { x, out, .. } => Access::new(&[*x], &[*out]),
+            Op::AllGather { gathers, .. } => {
+                let mut a = Access::default();
+                a.reads.extend(gathers.iter().map(|g| g.x));
+                a.writes.extend(gathers.iter().map(|g| g.out));
+                a
             }
             Op::TopKMerge {
                 values,

@@ -248,9 +248,10 @@ impl Plan {
             Op::AllReduce { id, wire, x, .. } => {
                 format!("{}, #{} as {wire}", self.names(&[*x]), id.0)
             }
-            Op::AllGather {
-                id, wire, axis, x, ..
-            } => format!("{}, axis {axis}, #{} as {wire}", self.names(&[*x]), id.0),
+            Op::AllGather { id, wire, gathers } => {
+                let parts: Vec<_> = gathers.iter().map(|g| g.x).collect();
+                format!("{}, #{} as {wire}", self.names(&parts), id.0)
+            }
             Op::TopKMerge { values, ids, k, .. } => {
                 format!("{}, top {k}", self.names(&[*values, *ids]))
             }

@@ -3,7 +3,7 @@
 use glim_quant::GgmlType;
 
 use crate::buffer::{BufferDecl, BufferId, BufferKind, InputKind, Rows, StateKind};
-use crate::op::{CarryRef, Cols, Op, Paging};
+use crate::op::{CarryRef, Cols, Gather, Op, Paging};
 use crate::plan::Plan;
 
 /// The rule that a plan broke, in words: what was found, what was expected.
@@ -422,21 +422,15 @@ impl Shapes<'_> {
                 self.row_of(*out, self.get(*x).rows, axis(*weight, 0))?;
                 self.same_count(*x, *out)
             }
-            Op::AllReduce { x, out, .. } => {
+            Op::AllReduce { wire, x, out, .. } => {
                 self.f32s(&[*x, *out])?;
+                wire_type(*wire, false)?;
                 self.same(*x, *out)
             }
-            Op::AllGather {
-                axis: cut, x, out, ..
-            } => {
-                self.dtype(*out, self.get(*x).dtype)?;
-                self.rows(*out, self.get(*x).rows)?;
-                let mut shape = self.get(*x).shape.clone();
-                match shape.get_mut(*cut) {
-                    Some(n) => *n *= self.plan.world_size,
-                    None => return Err(format!("{} has no axis {cut}", self.get(*x).name)),
-                }
-                self.is(*out, &shape)
+            Op::AllGather { wire, gathers, .. } => {
+                let is_i32 = |g: &Gather| self.get(g.x).dtype == GgmlType::I32;
+                wire_type(*wire, gathers.iter().all(is_i32))?;
+                gathers.iter().try_for_each(|g| self.gather(g))
             }
             Op::TopKMerge {
                 values,
@@ -510,6 +504,24 @@ impl Shapes<'_> {
         }
     }
 
+    fn gather(&self, g: &Gather) -> Rule {
+        let (x, world_size) = (self.get(g.x), self.plan.world_size);
+        self.dtype(g.out, x.dtype)?;
+        self.rows(g.out, x.rows)?;
+        let own = g.lens.get(self.plan.rank).copied();
+        if g.lens.len() != world_size || own.is_none() || own != x.shape.get(1).copied() {
+            return Err(format!(
+                "{} is {:?} of rank {}: expected one length for each of {world_size} ranks, and its own as axis 1, not {:?}",
+                x.name, x.shape, self.plan.rank, g.lens
+            ));
+        }
+        let mut shape = x.shape.clone();
+        if let Some(n) = shape.get_mut(1) {
+            *n = g.lens.iter().sum();
+        }
+        self.is(g.out, &shape)
+    }
+
     fn norm(&self, x: &Cols, weights: &[BufferId], out: BufferId) -> Rule {
         self.f32s(&[x.buffer, out])?;
         self.cols(x)?;
@@ -542,5 +554,16 @@ impl Shapes<'_> {
                 a.shape.first()
             ))
         }
+    }
+}
+
+/// What values can be sent as.
+fn wire_type(wire: GgmlType, all_i32: bool) -> Rule {
+    match wire {
+        GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => Ok(()),
+        GgmlType::I32 if all_i32 => Ok(()),
+        other => Err(format!(
+            "{other} is no type for a wire: expected F32, F16 or BF16"
+        )),
     }
 }

@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use glim_quant::GgmlType;
+
 use super::attention::{Cached, attend, index_scores, index_select};
 use super::math::{layer_norm, matmul, rms_norm, rope_angles, rotate, swiglu};
 use super::moe::{Experts, route, top_k_merge};
 use super::{Prepared, ReferenceBackend, poison_of};
 use crate::backend::{BackendError, StepId, StepResults};
 use crate::buffer::{BufferId, BufferKind, InputKind, Rows};
-use crate::op::{CarryRef, Cols, Op, OpNode, Paging, RopeStyle};
+use crate::collective::{GatherRows, all_gather, all_reduce};
+use crate::op::{CarryRef, CollectiveId, Cols, Gather, Op, OpNode, Paging, RopeStyle};
 use crate::sample::{SampleParams, sample_row};
 
 pub(super) struct Run<'a> {
@@ -63,6 +66,7 @@ impl<'a> Run<'a> {
             let node: OpNode = self.prepared().plan.ops[index].clone();
             let skipped = self.backend.options.skip.as_ref() == Some(&node.label);
             self.label = node.label;
+            self.backend.ranks().begin(index);
             for part in node.op.parts() {
                 let access = part.access();
                 if self.backend.options.poison {
@@ -526,11 +530,14 @@ impl<'a> Run<'a> {
                 }
                 self.store(*out, &values);
             }
-            // One rank: the sum over the ranks is the rank's own addend, and so is the gathered whole.
-            Op::AllReduce { x, out, .. } | Op::AllGather { x, out, .. } => {
-                let values = self.live(*x).to_vec();
+            Op::AllReduce { id, wire, x, out } => {
+                let mut values = vec![0.0; self.live(*x).len()];
+                let ranks = self.backend.ranks();
+                all_reduce(&*ranks, *id, *wire, self.live(*x), &mut values)
+                    .map_err(|failure| failure.in_plan(&self.prepared().plan))?;
                 self.store(*out, &values);
             }
+            Op::AllGather { id, wire, gathers } => self.all_gather(*id, *wire, gathers)?,
             Op::TopKMerge {
                 values,
                 ids,
@@ -555,6 +562,33 @@ impl<'a> Run<'a> {
             }
             Op::Sample { .. } => self.sample(op)?,
             Op::Fused { parts, .. } => parts.iter().try_for_each(|part| self.op(part))?,
+        }
+        Ok(())
+    }
+
+    fn all_gather(
+        &mut self,
+        id: CollectiveId,
+        wire: GgmlType,
+        gathers: &[Gather],
+    ) -> Result<(), BackendError> {
+        let live_words = |id: BufferId| self.live_rows(id) * self.row(id);
+        let mut outs: Vec<Vec<u32>> = gathers.iter().map(|g| vec![0; live_words(g.out)]).collect();
+        let mut parts = Vec::with_capacity(gathers.len());
+        for (g, out) in gathers.iter().zip(&mut outs) {
+            let x = self.prepared().plan.buffer(g.x);
+            let inner: usize = x.shape[2..].iter().product();
+            parts.push(GatherRows {
+                x: &self.words(g.x)[..live_words(g.x)],
+                out,
+                widths: g.lens.iter().map(|n| n * inner).collect(),
+                is_f32: x.dtype == GgmlType::F32,
+            });
+        }
+        all_gather(&*self.backend.ranks(), id, wire, &mut parts)
+            .map_err(|failure| failure.in_plan(&self.prepared().plan))?;
+        for (g, out) in gathers.iter().zip(outs) {
+            self.store_i32(g.out, bytemuck::cast_slice(&out));
         }
         Ok(())
     }
