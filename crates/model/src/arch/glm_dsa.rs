@@ -1,11 +1,15 @@
 //! `glm-dsa`: GLM-5, 5.1 and 5.2. Latent attention with a lightning indexer in every layer (or shared between some), the first
 //! layers dense, the rest with sigmoid-routed experts.
 //!
+//! Over ranks (Megatron's scheme): attention has its heads cut and each MLP its inner width, so that a rank's partial sums meet
+//! the others' in one all-reduce after attention and one after the MLP. Residual, norms and router run on every rank, on the same
+//! bits. The head is cut by rows of the vocabulary.
+//!
 //! The skeleton is that of a pre-norm decoder: `x += attention(norm(x)); x += ffn(norm(x))`, no scale on the embedding, no bias,
 //! no soft-cap. Sources: transformers' `glm_moe_dsa`, llama.cpp's `glm-dsa`.
 
 use glim_plan::{
-    BufferId, CarryRef, GgmlType, InputExtents, InputKind, Op, Plan, PlanBuilder, Rows,
+    BufferId, CarryRef, Gather, GgmlType, InputExtents, InputKind, Op, Plan, PlanBuilder, Rows,
     SampleInputs, StepKind,
 };
 
@@ -16,11 +20,6 @@ use crate::inventory::Inventory;
 use crate::layers::{Emitter, all, ffn, last_rows, mla};
 
 pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan, EmitError> {
-    if request.world_size != 1 {
-        return Err(EmitError::WorldSize {
-            world_size: request.world_size,
-        });
-    }
     if !request.sample && !request.logits {
         return Err(EmitError::NoResult);
     }
@@ -51,6 +50,7 @@ pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan,
         inventory,
         request,
         layer: None,
+        collectives: 0,
     };
 
     let mut x = embed(&mut e)?;
@@ -64,6 +64,7 @@ pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan,
             c.rms_norm_eps,
         )?;
         let y = mla::attention(&mut e, layer, a, &mut topk)?;
+        let y = e.all_reduce("attn_reduce", y);
         x = e.add("attn_residual", x, y);
         let a = e.rms_norm(
             "ffn_norm",
@@ -76,6 +77,7 @@ pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan,
         } else {
             ffn::dense(&mut e, a)?
         };
+        let y = e.all_reduce("ffn_reduce", y);
         x = e.add("ffn_residual", x, y);
     }
     e.layer = None;
@@ -159,14 +161,22 @@ fn head(e: &mut Emitter<'_>, x: BufferId, outputs: usize) -> Result<BufferId, Em
             e.b.temp(names::LOGITS, GgmlType::F32, &shape, Rows::Outputs)
         }
     };
-    e.op(
-        "output",
-        Op::LmHead {
-            x: h,
-            weight,
+    let lens = e.lens(Role::Output, 0)?;
+    let own = lens[e.request.rank];
+    if own == c.vocab_size {
+        let out = logits;
+        e.op("output", Op::LmHead { x: h, weight, out });
+    } else {
+        let out =
+            e.b.temp("output.part", GgmlType::F32, &[outputs, own], Rows::Outputs);
+        e.op("output", Op::LmHead { x: h, weight, out });
+        let gather = Gather {
+            x: out,
             out: logits,
-        },
-    );
+            lens,
+        };
+        e.all_gather("output_gather", vec![gather]);
+    }
     Ok(logits)
 }
 
