@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use glim_plan::collective::Group;
 use glim_plan::{CollectiveId, Communicator, RankFailure, RankFault};
 
 /// Rounds of [`std::hint::spin_loop`] before a rank sleeps, if each rank can have a core of its own.
@@ -78,11 +79,6 @@ impl RankGroup {
         }
     }
 
-    /// Ranks.
-    pub fn world_size(&self) -> usize {
-        self.shared.ops.len()
-    }
-
     /// What rank `rank` meets the others by. Each rank takes one.
     ///
     /// # Panics
@@ -99,21 +95,28 @@ impl RankGroup {
             rounds: AtomicU64::new(0),
         })
     }
+}
 
-    /// Ends the group because of `rank`: whoever waits for it, or comes later, gets this failure. The first one counts.
-    pub fn fail(&self, rank: usize, fault: RankFault) {
+impl Group for RankGroup {
+    fn world_size(&self) -> usize {
+        self.shared.ops.len()
+    }
+
+    fn deadline(&self) -> Duration {
+        self.shared.deadline
+    }
+
+    fn fail(&self, rank: usize, fault: RankFault) {
         let op = self.shared.ops[rank].load(Ordering::Relaxed);
         self.shared
             .fail(&mut self.shared.lock(), RankFailure { rank, op, fault });
     }
 
-    /// Why the group has ended, if it has.
-    pub fn failure(&self) -> Option<RankFailure> {
+    fn failure(&self) -> Option<RankFailure> {
         self.shared.lock().failure.clone()
     }
 
-    /// The operation that a rank is in.
-    pub fn op_of(&self, rank: usize) -> usize {
+    fn op_of(&self, rank: usize) -> usize {
         self.shared.ops[rank].load(Ordering::Relaxed)
     }
 }

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use glim_model::{Inventory, names, states};
+use glim_plan::collective::Group;
 use glim_plan::sample::{SampleParams, TOKEN_CORRUPT, TOKEN_NONE_ALLOWED};
 use glim_plan::{
     Backend, CacheGeometry, Caps, Plan, StepKind, StepResults, WeightSource, weight_groups,
@@ -19,11 +21,14 @@ use crate::block_pool::BlockPool;
 use crate::buckets::{DECODE_BUCKETS, PREFILL_BUCKETS, bucket_for, buckets_for};
 use crate::budget::Budget;
 use crate::error::EngineError;
+use crate::ranks::{Rank, Ranks, StateSizes};
 use crate::request::{Event, FinishReason, GenerateRequest, Generation};
 use crate::sampler::{Drawn, History, draw};
 use crate::scheduler::{Limits, RequestId, Scheduler, Tick};
 use crate::sequence::Sequence;
-use crate::steps::{BatchRow, CACHE_TYPE, CARRIED, Draw, Prepared, Steps, every_row_plan};
+use crate::steps::{
+    BatchRow, CACHE_TYPE, CARRIED, Draw, Prepared, RankPlans, Steps, every_row_plan,
+};
 
 /// Sequences of one prefill step.
 const MAX_PREFILL_SEQS: usize = 8;
@@ -68,7 +73,7 @@ pub struct EnginePlan {
     context: usize,
     prefill_buckets: Vec<usize>,
     decode_buckets: Vec<usize>,
-    plans: Vec<Plan>,
+    plans: Vec<RankPlans>,
     budget: Budget,
 }
 
@@ -183,7 +188,7 @@ impl Active {
 /// One model on one backend.
 pub struct Engine {
     inventory: Inventory,
-    backend: Box<dyn Backend>,
+    ranks: Ranks,
     geometry: CacheGeometry,
     options: EngineOptions,
     context: usize,
@@ -221,7 +226,19 @@ impl Engine {
     pub fn load(
         plan: EnginePlan,
         weights: &dyn WeightSource,
-        mut backend: Box<dyn Backend>,
+        backend: Box<dyn Backend>,
+    ) -> Result<Self, EngineError> {
+        Self::load_ranks(plan, vec![Rank { backend, weights }], None)
+    }
+
+    /// The same for a model that is cut over ranks: one of `ranks` for each, in their order, whose backends meet in `group`.
+    ///
+    /// # Errors
+    /// If there are not as many ranks as the model is cut over, or one cannot load, allocate or prepare.
+    pub fn load_ranks(
+        plan: EnginePlan,
+        ranks: Vec<Rank<'_>>,
+        group: Option<Arc<dyn Group>>,
     ) -> Result<Self, EngineError> {
         let EnginePlan {
             inventory,
@@ -232,10 +249,27 @@ impl Engine {
             ..
         } = plan;
         let max_num_seqs = options.max_num_seqs;
-        backend.load(&weight_groups(&plan.plans)?, weights)?;
+        let (found, expected) = (ranks.len(), inventory.world_size());
+        let together = group.as_ref().map_or(1, |group| group.world_size());
+        if (found, together) != (expected, expected) {
+            return Err(EngineError::BadRanks {
+                found,
+                together,
+                expected,
+            });
+        }
+        let groups =
+            (0..expected).map(|rank| weight_groups(plan.plans.iter().map(|plans| &plans[rank])));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let decls = states(inventory.config(), CACHE_TYPE, CACHE_TYPE);
-        backend.alloc_state(&decls, geometry.block_size, budget.blocks, max_num_seqs)?;
-        let steps = Steps::prepare(&mut *backend, plan.plans)?;
+        let state = StateSizes {
+            decls: &decls,
+            block_size: geometry.block_size,
+            blocks: budget.blocks,
+            sequence_slots: max_num_seqs,
+        };
+        let mut ranks = Ranks::load(ranks, group, &groups, &state)?;
+        let steps = Steps::prepare(&mut ranks, plan.plans)?;
         let prefill_seqs = max_num_seqs.min(MAX_PREFILL_SEQS);
         let limits = Limits {
             max_num_seqs,
@@ -249,7 +283,7 @@ impl Engine {
             pool: BlockPool::new(budget.blocks as u32),
             scheduler: Scheduler::new(limits),
             inventory,
-            backend,
+            ranks,
             geometry,
             context,
             budget,
@@ -271,7 +305,7 @@ impl Engine {
 
     /// What runs it.
     pub fn caps(&self) -> Caps {
-        self.backend.caps()
+        self.ranks.caps()
     }
 
     /// Longest sequence, in tokens.
@@ -492,10 +526,7 @@ impl Engine {
         };
         let lengths: Vec<usize> = batch.iter().map(|r| r.tokens.len()).collect();
         let drawn: Vec<bool> = batch.iter().map(|r| r.draw.is_some()).collect();
-        let results = self
-            .steps
-            .get(kind, logits)?
-            .run(&mut *self.backend, &batch)?;
+        let results = self.steps.get(kind, logits)?.run(&mut self.ranks, &batch)?;
         let mut output = 0;
         for (((id, _), n), drawn) in work.iter().zip(lengths).zip(drawn) {
             self.scheduler.computed(*id, n);
@@ -667,17 +698,17 @@ impl Engine {
         &mut self,
         tokens: usize,
         forced: bool,
-        edit: impl FnOnce(&mut Plan) -> Result<(), EngineError>,
+        edit: impl FnMut(&mut Plan) -> Result<(), EngineError>,
     ) -> Result<Prepared, EngineError> {
         let step = StepKind::Prefill {
             tokens,
             sequences: 1,
         };
         let slots = self.options.max_num_seqs;
-        let caps = self.backend.caps();
-        let mut plan = every_row_plan(&self.inventory, &caps, self.geometry, step, slots, forced)?;
-        edit(&mut plan)?;
-        Prepared::new(&mut *self.backend, plan)
+        let caps = self.ranks.caps();
+        let mut plans = every_row_plan(&self.inventory, &caps, self.geometry, step, slots, forced)?;
+        plans.iter_mut().try_for_each(edit)?;
+        Prepared::new(&mut self.ranks, plans)
     }
 
     /// Runs the next rows of a sequence through a step that gives every row.
@@ -695,7 +726,7 @@ impl Engine {
             slot: 0,
             draw: None,
         };
-        let results = prepared.run(&mut *self.backend, &[row])?;
+        let results = prepared.run(&mut self.ranks, &[row])?;
         sequence.advance(tokens.len());
         Ok(results)
     }
@@ -760,7 +791,7 @@ impl Engine {
         kind: StepKind,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
-        self.steps.get(kind, false)?.run(&mut *self.backend, batch)
+        self.steps.get(kind, false)?.run(&mut self.ranks, batch)
     }
 }
 

@@ -56,6 +56,18 @@ pub enum EngineError {
         /// Allowed.
         available: u64,
     },
+    /// Ranks and weights do not fit.
+    #[error(
+        "the weights are cut over {expected} ranks, but there are {found} backends, which meet in a group of {together}"
+    )]
+    BadRanks {
+        /// Backends.
+        found: usize,
+        /// Ranks of their group.
+        together: usize,
+        /// Ranks of the inventory.
+        expected: usize,
+    },
     /// More sequences than a step can hold, or none.
     #[error("{found} sequences at a time are not possible: expected 1 to {max}")]
     BadSequences {

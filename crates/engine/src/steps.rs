@@ -1,16 +1,18 @@
 //! Prepared steps of one model on one backend, and how a batch is written into their inputs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
 use glim_plan::sample::SampleParams;
 use glim_plan::{
-    Backend, CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind,
-    StepResults, check_states, fuse,
+    CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind, StepResults,
+    check_ranks, check_states, fuse,
 };
 use glim_text::TokenId;
 
 use crate::error::EngineError;
+use crate::ranks::Ranks;
 use crate::sequence::Sequence;
 
 /// A token that the backend has carried from the sequence's last step.
@@ -32,28 +34,39 @@ pub(crate) struct Draw<'a> {
     pub(crate) mask: &'a [u32],
 }
 
-/// A plan that the backend has prepared.
+/// The plans of one step, one for each rank.
+pub(crate) type RankPlans = Vec<Plan>;
+
+/// A step that every rank has prepared.
 pub(crate) struct Prepared {
+    /// Rank 0's plan.
     pub(crate) plan: Plan,
     id: StepId,
-    pub(crate) inputs: StepInputs,
+    /// Shared with the ranks while a step runs.
+    inputs: Arc<StepInputs>,
 }
 
 impl Prepared {
-    pub(crate) fn new(backend: &mut dyn Backend, plan: Plan) -> Result<Self, EngineError> {
-        let id = backend.prepare(&plan)?;
-        let inputs = StepInputs::new(&plan);
+    pub(crate) fn new(ranks: &mut Ranks, mut plans: RankPlans) -> Result<Self, EngineError> {
+        let id = ranks.prepare(&plans)?;
+        let plan = plans.swap_remove(0);
+        let inputs = Arc::new(StepInputs::new(&plan));
         Ok(Self { plan, id, inputs })
+    }
+
+    /// The step's inputs, to be read or written between two runs.
+    pub(crate) fn inputs(&mut self) -> &mut StepInputs {
+        Arc::make_mut(&mut self.inputs)
     }
 
     /// Writes a batch into the inputs and runs it. A plan without sampling gives every row.
     pub(crate) fn run(
         &mut self,
-        backend: &mut dyn Backend,
+        ranks: &mut Ranks,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
         let geometry = self.plan.geometry;
-        let inputs = &mut self.inputs;
+        let inputs = Arc::make_mut(&mut self.inputs);
         let positions = |row: &BatchRow<'_>| {
             let first = row.sequence.computed();
             first..first + row.tokens.len()
@@ -114,7 +127,7 @@ impl Prepared {
             let rows = ends.last().copied().unwrap_or(0);
             inputs.set_i32(InputKind::OutputRows, 0..rows)?;
         }
-        Ok(backend.run(self.id, inputs)?)
+        Ok(ranks.run(self.id, &self.plan, &self.inputs)?)
     }
 }
 
@@ -127,40 +140,34 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Emits the plans of all buckets, each with and without logits as a result.
+    /// Emits every rank's plans of all buckets, each with and without logits as a result.
     pub(crate) fn plans(
         inventory: &Inventory,
         caps: &Caps,
         geometry: CacheGeometry,
         kinds: &[StepKind],
         sequence_slots: usize,
-    ) -> Result<Vec<Plan>, EngineError> {
+    ) -> Result<Vec<RankPlans>, EngineError> {
         let mut plans = Vec::new();
         for step in kinds {
             for logits in [false, true] {
-                let base = EmitRequest::new(*step, geometry);
-                plans.push(make_plan(
-                    inventory,
-                    &EmitRequest {
-                        logits,
-                        sequence_slots,
-                        ..base
-                    },
-                    caps,
-                )?);
+                let request = EmitRequest {
+                    logits,
+                    sequence_slots,
+                    ..EmitRequest::new(*step, geometry)
+                };
+                plans.push(make_plans(inventory, &request, caps)?);
             }
         }
         Ok(plans)
     }
 
     /// Prepares plans that [`Self::plans`] made.
-    pub(crate) fn prepare(
-        backend: &mut dyn Backend,
-        plans: Vec<Plan>,
-    ) -> Result<Self, EngineError> {
+    pub(crate) fn prepare(ranks: &mut Ranks, plans: Vec<RankPlans>) -> Result<Self, EngineError> {
         let mut steps = HashMap::new();
-        for (i, plan) in plans.into_iter().enumerate() {
-            steps.insert((plan.step, i % 2 == 1), Prepared::new(backend, plan)?);
+        for (i, plans) in plans.into_iter().enumerate() {
+            let prepared = Prepared::new(ranks, plans)?;
+            steps.insert((prepared.plan.step, i % 2 == 1), prepared);
         }
         Ok(Self { steps })
     }
@@ -179,8 +186,28 @@ impl Steps {
     }
 }
 
+/// Every rank's plan of a step.
+fn make_plans(
+    inventory: &Inventory,
+    request: &EmitRequest,
+    caps: &Caps,
+) -> Result<RankPlans, EngineError> {
+    let world_size = inventory.world_size();
+    let plan = |rank| {
+        let request = EmitRequest {
+            rank,
+            world_size,
+            ..request.clone()
+        };
+        make_plan(inventory, &request, caps)
+    };
+    let plans = (0..world_size).map(plan).collect::<Result<Vec<_>, _>>()?;
+    check_ranks(&plans)?;
+    Ok(plans)
+}
+
 /// Emits, fuses and checks a plan.
-pub(crate) fn make_plan(
+fn make_plan(
     inventory: &Inventory,
     request: &EmitRequest,
     caps: &Caps,
@@ -197,7 +224,7 @@ pub(crate) fn make_plan(
     Ok(plan)
 }
 
-/// A plan that gives the logits of every row. `forced`: with an input that replaces the indexer's choices.
+/// Every rank's plan of a step that gives the logits of every row. `forced`: with an input that replaces the indexer's choices.
 pub(crate) fn every_row_plan(
     inventory: &Inventory,
     caps: &Caps,
@@ -205,7 +232,7 @@ pub(crate) fn every_row_plan(
     step: StepKind,
     sequence_slots: usize,
     forced: bool,
-) -> Result<Plan, EngineError> {
+) -> Result<RankPlans, EngineError> {
     let request = EmitRequest {
         outputs: OutputRows::All,
         logits: true,
@@ -214,7 +241,7 @@ pub(crate) fn every_row_plan(
         sequence_slots,
         ..EmitRequest::new(step, geometry)
     };
-    make_plan(inventory, &request, caps)
+    make_plans(inventory, &request, caps)
 }
 
 /// F32 caches: what every plan of this engine has.

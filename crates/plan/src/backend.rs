@@ -26,7 +26,7 @@ pub struct WeightData<'a> {
 }
 
 /// Where a backend gets weights from.
-pub trait WeightSource {
+pub trait WeightSource: Sync {
     /// The weight of that name, as this rank holds it.
     ///
     /// # Errors
@@ -196,7 +196,7 @@ pub enum BackendError {
 ///
 /// Order of calls: `load`, `alloc_state`, `prepare` for each plan, then `run` in any order. After the last `prepare` nothing is
 /// allocated any more; the arena is that of the largest plan.
-pub trait Backend {
+pub trait Backend: Send {
     /// What it can do.
     fn caps(&self) -> Caps;
 

@@ -1,6 +1,6 @@
 //! How ranks meet: one primitive, and the two collectives that are made of it.
 //!
-//! A [`Communicator`] is one rank's view of all. Its one operation is an exchange: every rank brings words, and every rank sees
+//! A [`Communicator`] is one rank's view of all, a [`Group`] that of who drives them. Its one operation is an exchange: every rank brings words, and every rank sees
 //! all of them in the order of ranks. Sums are therefore taken in the same order everywhere, and all ranks get the same bits:
 //! a router that runs on each of them chooses the same experts. A backend that has something better for its devices (NCCL, its
 //! own kernels) keeps to the same contract.
@@ -38,6 +38,24 @@ pub trait Communicator: fmt::Debug + Send + Sync {
         mine: &[u32],
         each: &mut dyn FnMut(usize, &[u32]),
     ) -> Result<(), RankFailure>;
+}
+
+/// The ranks of a model together, as who drives them sees them.
+pub trait Group: fmt::Debug + Send + Sync {
+    /// Ranks.
+    fn world_size(&self) -> usize;
+
+    /// How long a rank waits for another.
+    fn deadline(&self) -> Duration;
+
+    /// The operation that a rank is in, as it has said by [`Communicator::begin`].
+    fn op_of(&self, rank: usize) -> usize;
+
+    /// Ends the group because of `rank`: whoever waits for it, or comes later, gets this failure. The first one counts.
+    fn fail(&self, rank: usize, fault: RankFault);
+
+    /// Why the group has ended, if it has.
+    fn failure(&self) -> Option<RankFailure>;
 }
 
 /// Why ranks cannot go on together: the first one that failed.
