@@ -771,9 +771,9 @@ impl Engine {
         }
     }
 
-    /// The plan of a step, without logits as a result.
-    pub(crate) fn plan_of(&mut self, kind: StepKind) -> Result<&Plan, EngineError> {
-        Ok(&self.steps.get(kind, false)?.plan)
+    /// A step, without logits as a result.
+    pub(crate) fn step_of(&mut self, kind: StepKind) -> Result<&Prepared, EngineError> {
+        Ok(self.steps.get(kind, false)?)
     }
 
     /// Takes blocks for a sequence.

@@ -56,6 +56,9 @@ pub enum EngineError {
         /// Allowed.
         available: u64,
     },
+    /// The model cannot be cut over so many ranks.
+    #[error(transparent)]
+    Shards(#[from] glim_model::shard::ShardError),
     /// Ranks and weights do not fit.
     #[error(
         "the weights are cut over {expected} ranks, but there are {found} backends, which meet in a group of {together}"

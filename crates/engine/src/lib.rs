@@ -30,6 +30,7 @@ mod budget;
 mod engine;
 mod error;
 pub mod eval;
+mod latents;
 mod ranks;
 mod request;
 mod sampler;
@@ -43,7 +44,8 @@ pub use buckets::{DECODE_BUCKETS, PREFILL_BUCKETS};
 pub use budget::Budget;
 pub use engine::{Engine, EngineOptions, EnginePlan};
 pub use error::EngineError;
-pub use ranks::Rank;
+pub use latents::{LatentsCost, RankSpeeds};
+pub use ranks::{RANK_THREAD, Rank};
 pub use request::{
     Dry, Event, FinishReason, GenerateRequest, Generation, Logprobs, SamplingParams, Xtc,
 };

@@ -17,6 +17,9 @@ use glim_plan::{
     WeightSource,
 };
 
+/// What the names of the ranks' threads begin with.
+pub const RANK_THREAD: &str = "glim-rank-";
+
 /// How long a rank is given to come back once another has failed: it learns of that at its next collective.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -147,7 +150,7 @@ impl Many {
             let (send, receive) = channel();
             let (reply, group) = (reply.clone(), Arc::clone(&group));
             let body = move || serve(rank, backend, &*group, &receive, &reply);
-            let thread = std::thread::Builder::new().name(format!("glim-rank-{rank}"));
+            let thread = std::thread::Builder::new().name(format!("{RANK_THREAD}{rank}"));
             // A rank without a thread never replies, and is named when its time is over.
             threads.extend(thread.spawn(body).ok());
             jobs.push(send);

@@ -41,6 +41,8 @@ pub(crate) type RankPlans = Vec<Plan>;
 pub(crate) struct Prepared {
     /// Rank 0's plan.
     pub(crate) plan: Plan,
+    /// The other ranks'.
+    others: Vec<Plan>,
     id: StepId,
     /// Shared with the ranks while a step runs.
     inputs: Arc<StepInputs>,
@@ -49,9 +51,20 @@ pub(crate) struct Prepared {
 impl Prepared {
     pub(crate) fn new(ranks: &mut Ranks, mut plans: RankPlans) -> Result<Self, EngineError> {
         let id = ranks.prepare(&plans)?;
-        let plan = plans.swap_remove(0);
+        let others = plans.split_off(1);
+        let plan = plans.remove(0);
         let inputs = Arc::new(StepInputs::new(&plan));
-        Ok(Self { plan, id, inputs })
+        Ok(Self {
+            plan,
+            others,
+            id,
+            inputs,
+        })
+    }
+
+    /// Every rank's plan, in their order.
+    pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
+        std::iter::once(&self.plan).chain(&self.others)
     }
 
     /// The step's inputs, to be read or written between two runs.

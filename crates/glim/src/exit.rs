@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::error::ErrorKind;
-use glim_engine::EngineError;
+use glim_engine::{EngineError, RANK_THREAD};
 use glim_gguf::GgufError;
 use glim_model::export::ExportError;
 use glim_model::{EmitError, ModelError};
@@ -205,6 +205,14 @@ pub(crate) fn install_panic_hook(json: bool) {
             .location()
             .map(|l| format!("{}:{}", l.file(), l.line()))
             .unwrap_or_default();
+        // The step that a rank was in ends with an error that names it.
+        let thread = std::thread::current();
+        if thread
+            .name()
+            .is_some_and(|name| name.starts_with(RANK_THREAD))
+        {
+            return;
+        }
         let payload = info.payload();
         let literal = payload.downcast_ref::<&str>().copied();
         let reason = literal
@@ -282,7 +290,9 @@ impl From<EngineError> for Failure {
             | EngineError::BadSampling { .. }
             | EngineError::BadContext { .. }
             | EngineError::BadSequences { .. }
-            | EngineError::OutOfMemory { .. } => Exit::Usage,
+            | EngineError::OutOfMemory { .. }
+            | EngineError::Shards(_)
+            | EngineError::Emit(EmitError::IdleRank { .. }) => Exit::Usage,
             EngineError::BadToken { .. }
             | EngineError::BadReference { .. }
             | EngineError::TextTooShort { .. }
@@ -293,7 +303,12 @@ impl From<EngineError> for Failure {
             }
             _ => Exit::Internal,
         };
-        Self::new(exit, error.to_string())
+        let failure = Self::new(exit, error.to_string());
+        match error {
+            EngineError::Shards(_) => failure.hint("choose another --tp"),
+            EngineError::Emit(EmitError::IdleRank { .. }) => failure.hint("use --tp-latents whole"),
+            _ => failure,
+        }
     }
 }
 

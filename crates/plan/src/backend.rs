@@ -34,6 +34,12 @@ pub trait WeightSource: Sync {
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError>;
 }
 
+impl<S: WeightSource + ?Sized> WeightSource for &S {
+    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
+        (**self).weight(name)
+    }
+}
+
 /// What a backend can do.
 #[derive(Debug, Clone)]
 pub struct Caps {

@@ -9,6 +9,7 @@ mod help;
 mod hostile;
 mod inspect;
 mod models;
+mod ranks;
 mod run;
 #[cfg(unix)]
 mod terminal;

@@ -137,7 +137,7 @@ pub enum EmitError {
     },
     /// A rank would have no part of a product whose parts are gathered.
     #[error(
-        "{name} cannot be cut by rows over {world_size} ranks: some would have none; leave what makes the latents whole on each rank"
+        "{name} cannot be cut by rows over {world_size} ranks: some would have none; keep the latents whole on each rank instead"
     )]
     IdleRank {
         /// GGUF name.
