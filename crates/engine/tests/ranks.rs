@@ -3,17 +3,22 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
 use glim_cpu::{CpuBackend, CpuOptions, Math, RankGroup};
-use glim_engine::eval::{Bounds, PromptReport, Reference, against};
-use glim_engine::{Engine, EngineOptions, EnginePlan, Rank};
+use glim_engine::eval::{
+    Bounds, PromptReport, Reference, against, hidden_states, relative_difference,
+};
+use glim_engine::{Engine, EngineOptions, EnginePlan, GenerateRequest, Rank};
 use glim_model::shard::{Latents, Options};
 use glim_model::{Checkpoint, Inventory};
-use glim_plan::Backend;
 use glim_plan::reference::{ReferenceBackend, ReferenceOptions};
+use glim_plan::{Backend, GgmlType, WeightSource};
 use glim_testkit::assets;
+use glim_testkit::tiny::{Dims, Tiny};
+use glim_text::TokenId;
 
 const PATIENT: Duration = Duration::from_secs(120);
 
@@ -32,6 +37,7 @@ fn cpu(math: Math) -> impl Fn(&RankGroup, usize) -> Box<dyn Backend> {
     }
 }
 
+/// `world_size` ranks; also one alone.
 fn engine(
     checkpoint: &Checkpoint,
     world_size: usize,
@@ -41,18 +47,23 @@ fn engine(
 ) -> Engine {
     let group = RankGroup::new(world_size, PATIENT);
     let inventory = Inventory::of(checkpoint).over(world_size, options).unwrap();
-    let shards = inventory.shards().cloned().unwrap();
     let backends: Vec<_> = (0..world_size).map(|rank| make(&group, rank)).collect();
     let options = EngineOptions {
         context: Some(context),
         ..EngineOptions::default()
     };
-    let plan = EnginePlan::new(inventory, &backends[0].caps(), options).unwrap();
-    let weights: Vec<_> = (0..world_size)
-        .map(|rank| shards.rank(checkpoint, rank).unwrap())
-        .collect();
+    let plan = EnginePlan::new(inventory.clone(), &backends[0].caps(), options).unwrap();
+    let weights: Vec<Box<dyn WeightSource + '_>> = match inventory.shards() {
+        None => vec![Box::new(checkpoint)],
+        Some(shards) => (0..world_size)
+            .map(|rank| Box::new(shards.rank(checkpoint, rank).unwrap()) as Box<dyn WeightSource>)
+            .collect(),
+    };
     let ranks = backends.into_iter().zip(&weights);
-    let ranks = ranks.map(|(backend, weights)| Rank { backend, weights });
+    let ranks = ranks.map(|(backend, weights)| Rank {
+        backend,
+        weights: &**weights,
+    });
     Engine::load_ranks(plan, ranks.collect(), Some(std::sync::Arc::new(group))).unwrap()
 }
 
@@ -142,4 +153,91 @@ fn the_reference_executor_runs_ranks_too() {
     let expected = run(&scalar);
     agrees(&expected, "scalar");
     assert_eq!(run(&cpu(Math::Exact)), expected);
+}
+
+/// Columns of K-quants: every cut of a down matrix falls between super-blocks.
+#[test]
+fn k_quants_agree_with_one_rank() {
+    let file = Tiny::new(11)
+        .dims(Dims::k_quants())
+        .matrices(GgmlType::Q4_K)
+        .ty("attn_k_b.weight", GgmlType::Q8_0)
+        .ty("ffn_down_exps.weight", GgmlType::Q6_K)
+        .build();
+    let checkpoint = Checkpoint::from_gguf(file.gguf()).unwrap();
+    let prompt: Vec<TokenId> = (3..43).map(|i| TokenId(i * 5)).collect();
+    let mut request = GenerateRequest::new(prompt.clone());
+    request.max_tokens = Some(24);
+    let width = checkpoint.config().hidden_size;
+    let run = |world_size, options: &Options, math| {
+        let mut engine = engine(&checkpoint, world_size, options, 128, &cpu(math));
+        let hidden = hidden_states(&mut engine, &prompt).unwrap();
+        let out = engine
+            .generate(&request, |_| ControlFlow::Continue(()))
+            .unwrap();
+        (hidden, out.tokens)
+    };
+    let (expected, tokens) = run(1, &Options::default(), Math::Exact);
+    for world_size in [2, 4] {
+        for options in [Options::default(), ROWS] {
+            let (found, found_tokens) = run(world_size, &options, Math::Exact);
+            assert_eq!(found_tokens, tokens, "{world_size} ranks");
+            for (found, expected) in found.iter().zip(&expected) {
+                let difference = relative_difference(&found.values, &expected.values, width);
+                assert!(
+                    difference <= 1e-4,
+                    "{world_size} ranks, {}: {difference}",
+                    found.name
+                );
+            }
+        }
+    }
+    // The file can be cut no further: the experts' columns are four super-blocks.
+    let refused = Inventory::of(&checkpoint)
+        .over(8, &Options::default())
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("world sizes that would do"), "{refused}");
+}
+
+/// Each rank reads its own slices: all of them together what is cut once, and what is whole once for each.
+#[test]
+fn ranks_read_their_own_slices_only() {
+    let checkpoint = Checkpoint::open(&assets::tiny_glm5()).unwrap();
+    let file = std::fs::metadata(assets::tiny_glm5()).unwrap().len();
+    for world_size in [2, 4, 8] {
+        let inventory = Inventory::of(&checkpoint)
+            .over(world_size, &Options::default())
+            .unwrap();
+        let shards = inventory.shards().unwrap();
+        // Pages that several ranks read come from the disk once: count distinct bytes of the file.
+        let mut ranges: Vec<(usize, usize)> = Vec::new();
+        for rank in 0..world_size {
+            let weights = shards.rank(&checkpoint, rank).unwrap();
+            for weight in shards.weights() {
+                let name = &weight.weight().name;
+                let data = weights.load(name).unwrap();
+                assert_eq!(data.bytes.len(), weight.byte_len(rank).unwrap(), "{name}");
+                let start = checkpoint.data(checkpoint.tensor(name).unwrap()).unwrap();
+                let start = start.as_ptr() as usize;
+                ranges.extend(
+                    weight
+                        .runs(rank)
+                        .unwrap()
+                        .map(|r| (start + r.start, start + r.end)),
+                );
+            }
+        }
+        ranges.sort_unstable();
+        let mut read = 0;
+        let mut end = 0;
+        for (start, stop) in ranges {
+            read += stop.saturating_sub(start.max(end));
+            end = end.max(stop);
+        }
+        assert!(
+            read as f64 <= 1.05 * file as f64,
+            "{world_size} ranks read {read} of {file} bytes"
+        );
+    }
 }

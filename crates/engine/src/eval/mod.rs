@@ -3,11 +3,13 @@
 mod against;
 mod distance;
 mod divergence;
+mod hidden;
 mod perplexity;
 mod reference;
 
 pub use against::against;
 pub use distance::{Bounds, Measure, PromptReport};
 pub use divergence::{Divergence, divergence};
+pub use hidden::{HiddenStates, hidden_states, relative_difference};
 pub use perplexity::{Perplexity, perplexity};
 pub use reference::{PromptReference, Reference};
