@@ -132,7 +132,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// The values of a weight of one axis.
-    pub(crate) fn vector(&self) -> Result<Cow<'_, [f32]>, BackendError> {
+    pub fn vector(&self) -> Result<Cow<'_, [f32]>, BackendError> {
         match &self.values {
             Values::F32(values) => Ok(Cow::Borrowed(values)),
             Values::Blocks { .. } => {
