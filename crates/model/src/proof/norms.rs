@@ -11,11 +11,11 @@ use super::words::counted;
 use crate::catalogue::Role;
 use crate::checkpoint::{Checkpoint, TensorDesc};
 
-/// Layers before and after that a norm is compared with.
-const NEIGHBOURS: usize = 3;
-/// A norm's mean that is further away from the range of its neighbours' means stands out, unless that range is wider. A converter's
-/// usual slip is an offset of 1.
-const STANDS_OUT: f64 = 0.5;
+/// Means of a norm move slowly from layer to layer; one that is further than this from half-way between its neighbours' stands out.
+/// A converter's usual slip is an offset of 1, of which a neighbour sees half.
+const STANDS_OUT: f64 = 0.75;
+/// Where all layers jump, a layer stands out only if it is this many times further off than the middle one of all.
+const TIMES_THE_MEDIAN: f64 = 2.0;
 /// Remarks of one kind that are spelled out.
 const MAX_REMARKS: usize = 3;
 
@@ -49,7 +49,10 @@ pub(super) fn check(checkpoint: &Checkpoint, tensors: &[StoredTensor<'_>]) -> Ch
         for (_, stats) in &stats {
             (low, high) = (low.min(stats.min), high.max(stats.max));
         }
-        remarks.extend(outliers(&stats));
+        // An MTP block is no neighbour of the last layer.
+        let trunk =
+            (checkpoint.tensors().iter()).filter(|desc| desc.role == role && is_there(desc));
+        remarks.extend(outliers(&stats[..trunk.count().min(stats.len())]));
     }
     for desc in all().filter(|desc| desc.role == Role::ExpProbsB && is_there(desc)) {
         biases += 1;
@@ -101,28 +104,33 @@ impl Stats {
     }
 }
 
-/// Norms of one role, in the order of layers, whose mean is far from its neighbours'.
+/// Norms of one role, in the order of layers, whose mean is far from what the layers before and after suggest.
 fn outliers(norms: &[(&str, Stats)]) -> Vec<String> {
-    let mut remarks = Vec::new();
-    for (i, (name, stats)) in norms.iter().enumerate() {
-        let before = &norms[i.saturating_sub(NEIGHBOURS)..i];
-        let after = &norms[i + 1..(i + 1 + NEIGHBOURS).min(norms.len())];
-        let means = before.iter().chain(after).map(|(_, stats)| stats.mean);
-        // One neighbour would be as much an outlier as this one.
-        if means.clone().count() < 2 {
-            continue;
-        }
-        let low = means.clone().fold(f64::INFINITY, f64::min);
-        let high = means.fold(f64::NEG_INFINITY, f64::max);
-        let slack = STANDS_OUT.max(high - low);
-        if stats.mean < low - slack || stats.mean > high + slack {
-            remarks.push(format!(
-                "the mean of `{name}` is {:.3}, those of the layers around it are {low:.3} to {high:.3}",
-                stats.mean
-            ));
-        }
+    let mean = |i: usize| norms.get(i).map(|(_, stats)| stats.mean);
+    let suggested = |i: usize| match (i.checked_sub(1).and_then(mean), mean(i + 1)) {
+        (Some(before), Some(after)) => Some((before + after) / 2.0),
+        (before, after) => before.or(after),
+    };
+    let distances: Vec<f64> = (norms.iter().enumerate())
+        .filter_map(|(i, (_, stats))| Some((stats.mean - suggested(i)?).abs()))
+        .collect();
+    // Of two layers nobody can say which one is wrong.
+    if distances.len() < 3 {
+        return Vec::new();
     }
-    remarks
+    let mut sorted = distances.clone();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let limit = STANDS_OUT.max(TIMES_THE_MEDIAN * sorted[(sorted.len() - 1) / 2]);
+    let far = norms.iter().zip(&distances).enumerate();
+    far.filter(|(_, (_, distance))| **distance > limit)
+        .filter_map(|(i, ((name, stats), _))| {
+            Some(format!(
+                "the mean of `{name}` is {:.3}, while the layers around it suggest {:.3}",
+                stats.mean,
+                suggested(i)?
+            ))
+        })
+        .collect()
 }
 
 /// A bias in F32 none of whose values has a digit that BF16 has not.
@@ -162,17 +170,18 @@ mod tests {
 
     #[test]
     fn a_norm_that_stands_out_is_remarked_on_and_a_trend_is_not() {
-        assert_eq!(outliers(&norms(&[1.0, 1.1, 2.1, 1.2, 1.0])).len(), 1);
-        assert_eq!(outliers(&norms(&[1.0, 0.9, -0.05, 1.0, 1.0])).len(), 1);
+        let remarks = |means: &[f64]| outliers(&norms(means)).len();
+        assert_eq!(remarks(&[1.0, 1.1, 2.1, 1.2, 1.0]), 1);
+        assert_eq!(remarks(&[1.0, 0.9, -0.05, 1.0, 1.0]), 1);
+        // The built-in model's ffn_norm, as it is and with layer 3 shifted.
+        assert_eq!(remarks(&[0.532, 0.349, 0.46, 0.688, 0.978, 1.3]), 0);
+        assert_eq!(remarks(&[0.532, 0.349, 0.46, 1.688, 0.978, 1.3]), 1);
         assert_eq!(
-            outliers(&norms(&[0.1, 0.4, 0.8, 1.3, 1.9, 2.6])),
-            [] as [&str; 0]
+            remarks(&[1.0, 3.0, 1.2, 2.9, 1.1, 3.2]),
+            0,
+            "all layers jump"
         );
-        assert_eq!(
-            outliers(&norms(&[1.0, 2.0])),
-            [] as [&str; 0],
-            "which of two?"
-        );
+        assert_eq!(remarks(&[1.0, 2.0]), 0, "which of two?");
     }
 
     #[test]
