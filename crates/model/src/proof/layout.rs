@@ -24,8 +24,8 @@ use super::stored::{StoredTensor, bad_element, stored};
 use super::words::counted;
 use crate::catalogue::Role;
 use crate::checkpoint::{Checkpoint, TensorDesc};
-use crate::kv_b::{KvBDims, join_kv_b, split_kv_b};
-use crate::shard::{Form, Options, Part, RankWeights, ShardError, Shards};
+use crate::kv_b::{KvBDims, KvBSizeError, join_kv_b, split_kv_b};
+use crate::shard::{Form, Options, RankWeights, ShardError, Shards};
 
 /// Numbers of a group of heads that is joined at once, at most, unless a single head has more.
 const GROUP_ELEMENTS: usize = 1 << 20;
@@ -36,7 +36,7 @@ const ELEM: usize = 4;
 pub fn layout(checkpoint: &Checkpoint, progress: Progress<'_>) -> Vec<Check> {
     let tensors = stored(checkpoint);
     vec![
-        formula(dims(checkpoint)),
+        formula(dims(checkpoint), join_kv_b, split_kv_b),
         round_trip(checkpoint, &tensors, progress),
         forms(checkpoint, &tensors, progress),
     ]
@@ -80,8 +80,11 @@ fn rearranged(checkpoint: &Checkpoint) -> Vec<&TensorDesc> {
     descs(checkpoint).filter(is_rearranged).collect()
 }
 
-/// Index-valued tensors through join and split.
-fn formula(dims: KvBDims) -> Check {
+type Join = fn(&[u8], &[u8], KvBDims, usize) -> Result<Vec<u8>, KvBSizeError>;
+type Split = fn(&[u8], KvBDims, usize) -> Result<(Vec<u8>, Vec<u8>), KvBSizeError>;
+
+/// Index-valued tensors through join and split, which are parameters so that wrong ones can be tried.
+fn formula(dims: KvBDims, join: Join, split: Split) -> Check {
     let timer = Timer::start(Level::Layout, "kv_b formula");
     let KvBDims {
         n_heads,
@@ -101,7 +104,7 @@ fn formula(dims: KvBDims) -> Check {
     let indices =
         |range: Range<usize>| -> Vec<u8> { range.flat_map(|i| (i as u32).to_le_bytes()).collect() };
     let (k_b, v_b) = (indices(0..keys), indices(keys..count));
-    let kv_b = match join_kv_b(&k_b, &v_b, dims, ELEM) {
+    let kv_b = match join(&k_b, &v_b, dims, ELEM) {
         Ok(kv_b) => kv_b,
         Err(error) => return timer.failed(covered, 0, error.to_string(), None),
     };
@@ -132,7 +135,7 @@ fn formula(dims: KvBDims) -> Check {
             }
         }
     }
-    match split_kv_b(&kv_b, dims, ELEM) {
+    match split(&kv_b, dims, ELEM) {
         Ok(halves) if halves == (k_b, v_b) => timer.passed(covered, 0, ""),
         Ok(_) => timer.failed(
             covered,
@@ -187,17 +190,11 @@ fn round_trip(
     let group = (GROUP_ELEMENTS / head_elements.max(1)).clamp(1, dims.n_heads.max(1));
     let mut items = Vec::new();
     for (k_b, v_b) in &pairs {
-        // Keys that are decoded out of kv_b come all at once.
-        let step = if k_b.is_whole_only() {
-            dims.n_heads
-        } else {
-            group
-        };
-        for first in (0..dims.n_heads).step_by(step.max(1)) {
+        for first in (0..dims.n_heads).step_by(group) {
             items.push(Heads {
                 k_b,
                 v_b,
-                heads: first..(first + step).min(dims.n_heads),
+                heads: first..(first + group).min(dims.n_heads),
             });
         }
     }
@@ -289,11 +286,6 @@ fn bytes_of(
     heads: &Range<usize>,
 ) -> Result<Vec<u8>, crate::error::ModelError> {
     let each = logical.desc.elements() / dims.n_heads.max(1);
-    if logical.is_whole_only() {
-        return Ok(logical
-            .bytes(&(heads.start * each..heads.end * each))?
-            .into_owned());
-    }
     let mut bytes = Vec::new();
     for h in heads.clone() {
         bytes.extend_from_slice(&logical.bytes(&(h * each..(h + 1) * each))?);
@@ -353,7 +345,7 @@ fn compare_forms(
         .iter()
         .flat_map(|logical| {
             let outer = logical.desc.shape.first().copied().unwrap_or(0);
-            let step = if logical.is_whole_only() { outer } else { 1 };
+            let step = if logical.is_loaded_whole() { outer } else { 1 };
             let starts = (0..outer).step_by(step.max(1));
             starts.map(move |start| (logical, start..(start + step).min(outer)))
         })
@@ -364,7 +356,7 @@ fn compare_forms(
         .max();
     let results = parallel::map(&pieces, 4 * largest.unwrap_or(0), |(logical, outer)| {
         let bytes = piece_bytes(logical, outer);
-        let result = compare_piece(checkpoint, tensors, &loader, logical, outer);
+        let result = compare_piece(&loader, logical, outer);
         progress(bytes as u64);
         Ok((bytes as u64, result?))
     });
@@ -383,8 +375,6 @@ fn piece_bytes(logical: &Logical<'_>, outer: &Range<usize>) -> usize {
 }
 
 fn compare_piece(
-    checkpoint: &Checkpoint,
-    tensors: &[StoredTensor<'_>],
     loader: &RankWeights<'_>,
     logical: &Logical<'_>,
     outer: &Range<usize>,
@@ -396,16 +386,10 @@ fn compare_piece(
         return Ok(None);
     }
     let found = loader.load_outer(&desc.name, outer)?;
-    let expected = match logical.form() {
-        Form::Part {
-            stored,
-            part: Part::First,
-            ..
-        } if logical.is_whole_only() => {
-            keys_by_formula(dims(checkpoint), &tensors[*stored], desc.ty)
-        }
-        _ => logical.bytes(&elements)?.into_owned(),
-    };
+    let mut expected = Vec::new();
+    for index in outer.clone() {
+        expected.extend_from_slice(&logical.bytes(&(index * each..(index + 1) * each))?);
+    }
     if *found == *expected {
         return Ok(None);
     }
@@ -427,29 +411,98 @@ fn compare_piece(
     )))
 }
 
-/// Keys of a whole `attn_kv_b` in type `ty`, element by element: `k_b[h][r][d] = kv_b[h * (nope + v) + d][r]`.
-fn keys_by_formula(dims: KvBDims, kv_b: &StoredTensor<'_>, ty: GgmlType) -> Vec<u8> {
-    let KvBDims {
-        n_heads,
-        nope,
-        v,
-        rank,
-    } = dims;
-    let stored = kv_b.bytes();
-    let decoded = match kv_b.ty == ty {
-        true => std::borrow::Cow::Borrowed(stored),
-        // Checked before: a type without decoder is not loaded.
-        false => std::borrow::Cow::Owned(decoded(kv_b.ty, stored).unwrap_or_default()),
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use glim_testkit::tiny::Tiny;
+
+    use super::super::report::Outcome;
+    use super::*;
+
+    const DIMS: KvBDims = KvBDims {
+        n_heads: 3,
+        nope: 5,
+        v: 7,
+        rank: 4,
     };
-    let elem = ty.block_bytes();
-    let mut keys = Vec::with_capacity(n_heads * rank * nope * elem);
-    for h in 0..n_heads {
-        for r in 0..rank {
-            for d in 0..nope {
-                let at = ((h * (nope + v) + d) * rank + r) * elem;
-                keys.extend_from_slice(decoded.get(at..at + elem).unwrap_or_default());
-            }
+
+    fn bad(join: Join, split: Split) -> String {
+        let check = formula(DIMS, join, split);
+        assert_eq!(check.outcome, Outcome::Failed);
+        check.first_bad.map_or(check.detail, |bad| bad.to_string())
+    }
+
+    #[test]
+    fn the_formulas_hold_and_each_way_to_get_them_wrong_is_named() {
+        let check = formula(DIMS, join_kv_b, split_kv_b);
+        assert_eq!(
+            (check.outcome, check.covered.as_str()),
+            (Outcome::Passed, "3 heads of 5 + 7 rows of 4, every element")
+        );
+        // All keys, then all values.
+        let concatenated: Join = |k_b, v_b, dims, elem| {
+            let keys = join_kv_b(k_b, &[], KvBDims { v: 0, ..dims }, elem)?;
+            Ok([&keys, v_b].concat())
+        };
+        assert_eq!(
+            bad(concatenated, split_kv_b),
+            "kv_b row 5, column 0: expected index 60, found index 20"
+        );
+        // Keys as they are stored.
+        let untransposed: Join = |k_b, v_b, dims, elem| {
+            let (key_bytes, value_bytes) =
+                (dims.nope * dims.rank * elem, dims.v * dims.rank * elem);
+            let heads = k_b.chunks(key_bytes).zip(v_b.chunks(value_bytes));
+            Ok(heads
+                .flat_map(|(keys, values)| [keys, values].concat())
+                .collect())
+        };
+        assert_eq!(
+            bad(untransposed, split_kv_b),
+            "kv_b row 0, column 1: expected index 5, found index 1"
+        );
+        // A split of its own mind.
+        let swapped: Split = |kv_b, dims, elem| {
+            let (k_b, v_b) = split_kv_b(kv_b, dims, elem)?;
+            Ok((v_b, k_b))
+        };
+        assert!(bad(join_kv_b, swapped).contains("split does not undo join"));
+    }
+
+    /// A loader that takes its bytes elsewhere: here, from another file.
+    #[test]
+    fn a_loader_that_takes_another_place_is_named() {
+        let none = |_: u64| ();
+        let file = || Tiny::new(3).build().fuse_gate_up().legacy_kv_b();
+        let sound = Checkpoint::from_gguf(file().gguf()).unwrap();
+        let tensors = stored(&sound);
+        assert_eq!(compare_forms(&sound, &tensors, &none).unwrap().2, None);
+        for (name, byte, place) in [
+            (
+                "blk.1.ffn_gate_up_exps.weight",
+                (2 * 576 + 300) * 96 * 2,
+                ("blk.1.ffn_up_exps.weight", 2 * 288 + 12, 0),
+            ),
+            // Head 1 of 256 rows, key row 3, column 9: row 9 and column 3 of the keys, which are [128, 32] in a head.
+            (
+                "blk.1.attn_kv_b.weight",
+                ((256 + 3) * 128 + 9) * 2,
+                ("blk.1.attn_k_b.weight", 128 + 9, 3),
+            ),
+        ] {
+            let faulty = file().change(name, |tensor| tensor.bytes[byte] ^= 0x55);
+            let other = Checkpoint::from_gguf(faulty.gguf()).unwrap();
+            let list = Shards::of(&other, 1, &Options::default()).unwrap();
+            let loader = list.rank(&other, 0).unwrap();
+            let bads = descs(&sound).filter_map(|desc| {
+                let logical = Logical::new(&sound, &tensors, desc).unwrap();
+                let outer = desc.shape[0];
+                (0..outer).find_map(|i| compare_piece(&loader, &logical, &(i..i + 1)).unwrap())
+            });
+            let bads: Vec<(String, u64, u64)> =
+                bads.map(|bad| (bad.tensor, bad.row, bad.col)).collect();
+            let (tensor, row, col) = place;
+            assert_eq!(bads, [(tensor.to_owned(), row, col)]);
         }
     }
-    keys
 }

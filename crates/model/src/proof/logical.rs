@@ -8,12 +8,13 @@
 //! gate, expert e, row i                  = row  e * 2I + i      of ffn_gate_up_exps [E, 2I, D]
 //! up,   expert e, row i                  = row  e * 2I + I + i
 //! values, head h, row j                  = row  h * (nope + v) + nope + j   of attn_kv_b [H * (nope + v), rank]
+//! keys,   head h, row r, column d        = row  h * (nope + v) + d, column r
 //! ```
-//!
-//! Keys of `attn_kv_b` are transposed, and are taken from the loader as a whole.
 
 use std::borrow::Cow;
 use std::ops::Range;
+
+use glim_quant::dequantize;
 
 use super::stored::StoredTensor;
 use crate::checkpoint::{Checkpoint, TensorDesc};
@@ -48,14 +49,19 @@ impl<'a> Logical<'a> {
         })
     }
 
-    /// How it is stored.
-    pub(super) fn form(&self) -> &Form {
-        &self.form
+    /// Whether these are keys of a whole `kv_b`, which lie transposed there.
+    pub(super) fn is_transposed(&self) -> bool {
+        matches!(&self.form, Form::Part { fused, part: Part::First, .. } if fused.is_first_transposed())
     }
 
-    /// Whether it can only be had as a whole.
-    pub(super) fn is_whole_only(&self) -> bool {
-        matches!(&self.form, Form::Part { fused, part: Part::First, .. } if fused.is_first_transposed())
+    /// Whether the loader makes the whole of it, whatever part it is asked for: keys of a quantised `kv_b`.
+    pub(super) fn is_loaded_whole(&self) -> bool {
+        let stored = self
+            .desc
+            .stored()
+            .first()
+            .and_then(|&index| self.stored.get(index));
+        self.is_transposed() && stored.is_some_and(|tensor| tensor.ty.block_elems() > 1)
     }
 
     /// The elements of each index of the first axis, if pieces must not cross it: experts, heads.
@@ -97,7 +103,7 @@ impl<'a> Logical<'a> {
     }
 
     /// The blocks of these elements, which begin and end with a block and do not cross an index of the first axis (see
-    /// [`Self::outer_elements`]). Borrowed from the mapping, but for keys of `attn_kv_b`.
+    /// [`Self::outer_elements`]) unless the tensor is stored as it is. Borrowed from the mapping, but for keys of `attn_kv_b`.
     pub(super) fn bytes(&self, elements: &Range<usize>) -> Result<Cow<'a, [u8]>, ModelError> {
         let outer = self.outer_elements().max(1);
         let (index, inside) = (
@@ -111,14 +117,9 @@ impl<'a> Logical<'a> {
                 let stored = stored.get(index).copied().unwrap_or(usize::MAX);
                 Ok(self.borrowed(stored, range))
             }
-            Form::Part { .. } if self.is_whole_only() => {
-                let whole = self.checkpoint.data(self.desc)?;
-                let range = self.byte_range(elements);
-                Ok(match whole {
-                    Cow::Borrowed(whole) => Cow::Borrowed(whole.get(range).unwrap_or_default()),
-                    Cow::Owned(whole) if range == (0..whole.len()) => Cow::Owned(whole),
-                    Cow::Owned(whole) => Cow::Owned(whole.get(range).unwrap_or_default().to_vec()),
-                })
+            Form::Part { stored, .. } if self.is_transposed() => {
+                let head = self.keys_of_head(*stored, index)?;
+                Ok(Cow::Owned(head.get(range).unwrap_or_default().to_vec()))
             }
             Form::Part {
                 stored,
@@ -138,6 +139,57 @@ impl<'a> Logical<'a> {
         }
     }
 
+    /// The error of a type that has no decoder yet.
+    pub(super) fn undecodable(&self) -> ModelError {
+        let stored = self
+            .desc
+            .stored()
+            .first()
+            .and_then(|&index| self.stored.get(index));
+        let (tensor, ty) = match stored {
+            Some(tensor) => (tensor.name, tensor.ty),
+            None => (self.desc.name.as_str(), self.desc.ty),
+        };
+        ModelError::Undecodable {
+            origin: self.checkpoint.source().name(),
+            tensor: tensor.to_owned(),
+            ty: ty.name().to_owned(),
+        }
+    }
+
+    /// The keys of one head, `[rank, nope]`, of a stored `kv_b`.
+    fn keys_of_head(&self, stored: usize, head: usize) -> Result<Vec<u8>, ModelError> {
+        let config = self.checkpoint.config();
+        let (nope, v, rank) = (
+            config.qk_nope_head_dim,
+            config.v_head_dim,
+            config.kv_lora_rank,
+        );
+        let Some(tensor) = self.stored.get(stored) else {
+            return Ok(Vec::new());
+        };
+        let row_bytes = tensor.ty.row_bytes(rank).unwrap_or_default();
+        let first = head * (nope + v) * row_bytes;
+        let rows = self.borrowed(stored, first..first + nope * row_bytes);
+        let rows = match tensor.ty == self.desc.ty {
+            true => rows,
+            false => {
+                let mut values = vec![0f32; nope * rank];
+                dequantize(tensor.ty, &rows, &mut values).map_err(|_| self.undecodable())?;
+                Cow::Owned(values.iter().flat_map(|x| x.to_le_bytes()).collect())
+            }
+        };
+        let elem = self.desc.ty.block_bytes();
+        let mut keys = Vec::with_capacity(rows.len());
+        for r in 0..rank {
+            for d in 0..nope {
+                let at = (d * rank + r) * elem;
+                keys.extend_from_slice(rows.get(at..at + elem).unwrap_or_default());
+            }
+        }
+        Ok(keys)
+    }
+
     /// Resolution has checked sizes, so the range is there; a shorter answer is named by whoever compares.
     fn borrowed(&self, stored: usize, range: Range<usize>) -> Cow<'a, [u8]> {
         let bytes = self
@@ -147,19 +199,12 @@ impl<'a> Logical<'a> {
         Cow::Borrowed(bytes.get(range).unwrap_or_default())
     }
 
-    /// Its elements in chunks of at most [`CHUNK_ELEMENTS`] that [`Self::bytes`] and its like of `other` can read: the whole where one
-    /// of them is to be had as a whole only.
-    pub(super) fn chunks(&self, other: &Logical<'_>) -> Vec<Range<usize>> {
-        let elements = self.desc.elements();
-        if elements == 0 {
-            return Vec::new();
-        }
-        if self.is_whole_only() || other.is_whole_only() {
-            return std::iter::once(0..elements).collect();
-        }
-        let outer = self.outer_elements();
+    /// Its elements in chunks of at most [`CHUNK_ELEMENTS`] that [`Self::bytes`] can read, of this tensor and of the same one of another
+    /// checkpoint, however that is stored.
+    pub(super) fn chunks(&self) -> Vec<Range<usize>> {
+        let (elements, outer) = (self.desc.elements(), self.outer_elements());
         let mut chunks = Vec::new();
-        for first in (0..elements).step_by(outer) {
+        for first in (0..elements).step_by(outer.max(1)) {
             for start in (0..outer).step_by(CHUNK_ELEMENTS) {
                 chunks.push(first + start..first + (start + CHUNK_ELEMENTS).min(outer));
             }

@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | 1 file | [`file()`] | NaN, infinities, impossible scales, copied layers; computes the [`Digest`] |
 //! | 2 layout | [`layout()`] | `kv_b` and its halves, fused and stacked tensors: a loader that takes them from the wrong place |
+//! | 3 checkpoint | [`against()`] | any weight that is not what the original's becomes in the file's type |
 //! | 4 shards | [`shards()`] | parts of ranks that are not the tensor, for each number of ranks |
 //!
 //! All functions use all cores, take less than 1 GiB beside the mapping whatever the model's size, and name the first wrong
@@ -14,6 +15,9 @@
 //! that stay.) `progress` is called with bytes as they are done, from any thread; each function has a twin that tells
 //! the sum beforehand.
 
+mod against;
+mod bounds;
+mod compare;
 mod copies;
 mod digest;
 mod file;
@@ -27,6 +31,7 @@ mod shards;
 mod stored;
 mod words;
 
+pub use self::against::{SAME_ENCODER, against, against_bytes};
 pub use self::digest::Digest;
 pub use self::file::{FileProof, file, file_bytes, of_open_error};
 pub use self::layout::{layout, layout_bytes};

@@ -5,6 +5,7 @@
 //! the tensor's bytes. They are compared byte by byte, which needs no hash and names the first that is wrong. A part that the loader
 //! borrows from the mapping *is* the tensor's bytes if it lies where they lie: it is compared by its place.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::Progress;
@@ -136,8 +137,9 @@ fn refused(
 /// The tensor that a fault of the list is about, as far as a list has rows and columns.
 fn fault_place(error: &ShardError) -> Option<BadElement> {
     let text = error.to_string();
-    // Every message of the list begins with its tensor.
-    let tensor = text.strip_prefix("tensor `")?.split('`').next()?;
+    // Every message names its tensor before any other.
+    let (_, rest) = text.split_once("tensor `")?;
+    let tensor = rest.split('`').next()?;
     Some(BadElement {
         tensor: tensor.to_owned(),
         row: 0,
@@ -248,7 +250,7 @@ fn pieces(logical: &Logical<'_>) -> Vec<Range<usize>> {
         return Vec::new();
     };
     let step = match inner.len() {
-        _ if logical.is_whole_only() => outer,
+        _ if logical.is_loaded_whole() => outer,
         0 => outer,
         1 => {
             let row_bytes = logical.desc.byte_len() / outer.max(1);
@@ -277,9 +279,22 @@ impl Item<'_> {
         desc.byte_len() / desc.shape.first().copied().unwrap_or(1).max(1) * self.outer.len()
     }
 
+    /// The piece of the tensor itself.
+    fn whole(&self) -> Result<Cow<'_, [u8]>, ShardError> {
+        if !self.logical.is_loaded_whole() {
+            return Ok(self.logical.bytes(&self.elements())?);
+        }
+        let mut heads = Vec::new();
+        for head in self.outer.clone() {
+            let elements = head * self.inner()..(head + 1) * self.inner();
+            heads.extend_from_slice(&self.logical.bytes(&elements)?);
+        }
+        Ok(Cow::Owned(heads))
+    }
+
     /// The ranks' parts of this piece beside the piece itself.
     fn compare(&self, ranks: &[RankWeights<'_>]) -> Result<Option<BadElement>, ShardError> {
-        let whole = self.logical.bytes(&self.elements())?;
+        let whole = self.whole()?;
         let name = &self.logical.desc.name;
         let axis = match self.weight.placement() {
             Placement::Sharded { axis } => axis,
