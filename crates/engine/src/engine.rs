@@ -13,7 +13,8 @@ use glim_model::{Inventory, names, states};
 use glim_plan::collective::Group;
 use glim_plan::sample::{SampleParams, TOKEN_CORRUPT, TOKEN_NONE_ALLOWED};
 use glim_plan::{
-    Backend, CacheGeometry, Caps, Plan, StepKind, StepResults, WeightSource, weight_groups,
+    Backend, CacheGeometry, Caps, Plan, ReadTarget, StepKind, StepResults, WeightSource,
+    weight_groups,
 };
 use glim_text::TokenId;
 
@@ -751,6 +752,33 @@ impl Engine {
             .into_iter()
             .for_each(|sequence| sequence.release(&mut self.pool));
         result
+    }
+
+    // --- for proofs ---
+
+    /// Prepares the plan of a serving step once more, changed by `edit` first.
+    pub(crate) fn prepare_edited(
+        &mut self,
+        kind: StepKind,
+        edit: impl FnMut(Plan) -> Result<Plan, EngineError>,
+    ) -> Result<Prepared, EngineError> {
+        let plans = self.steps.get(kind, false)?.plans().cloned();
+        let plans = plans.map(edit).collect::<Result<_, _>>()?;
+        Prepared::new(&mut self.ranks, plans)
+    }
+
+    /// Runs a batch through such a step; the sequences stay as they are.
+    pub(crate) fn run_prepared(
+        &mut self,
+        prepared: &mut Prepared,
+        batch: &[BatchRow<'_>],
+    ) -> Result<StepResults, EngineError> {
+        prepared.run(&mut self.ranks, batch)
+    }
+
+    /// Reads rank 0's memory.
+    pub(crate) fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, EngineError> {
+        Ok(self.ranks.read(0, target)?)
     }
 
     // --- for benchmarks ---

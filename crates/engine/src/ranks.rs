@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use glim_plan::collective::{Group, RankFault};
 use glim_plan::{
-    Backend, BackendError, Caps, Plan, StateDecl, StepId, StepInputs, StepResults, WeightGroup,
-    WeightSource,
+    Backend, BackendError, BufferId, Caps, Plan, ReadTarget, StateDecl, StepId, StepInputs,
+    StepResults, WeightGroup, WeightSource,
 };
 
 /// What the names of the ranks' threads begin with.
@@ -82,6 +82,18 @@ impl Ranks {
         }
     }
 
+    /// Reads a rank's memory.
+    pub(crate) fn read(
+        &self,
+        rank: usize,
+        target: ReadTarget<'_>,
+    ) -> Result<Vec<u8>, BackendError> {
+        match self {
+            Self::One(backend) => backend.read(target),
+            Self::Many(many) => many.read(rank, target),
+        }
+    }
+
     /// Runs a step on every rank. `plan` is rank 0's.
     pub(crate) fn run(
         &mut self,
@@ -123,11 +135,41 @@ fn load(
 enum Job {
     Prepare(Box<Plan>),
     Run(StepId, Arc<StepInputs>),
+    Read(Target),
+}
+
+/// [`ReadTarget`], owned.
+enum Target {
+    Weight(String),
+    State(String),
+    Carry(String),
+    Buffer(StepId, BufferId),
+}
+
+impl Target {
+    fn new(target: ReadTarget<'_>) -> Self {
+        match target {
+            ReadTarget::Weight(name) => Self::Weight(name.to_owned()),
+            ReadTarget::State(name) => Self::State(name.to_owned()),
+            ReadTarget::Carry(name) => Self::Carry(name.to_owned()),
+            ReadTarget::Buffer(step, id) => Self::Buffer(step, id),
+        }
+    }
+
+    fn read(&self, backend: &dyn Backend) -> Result<Vec<u8>, BackendError> {
+        backend.read(match self {
+            Self::Weight(name) => ReadTarget::Weight(name),
+            Self::State(name) => ReadTarget::State(name),
+            Self::Carry(name) => ReadTarget::Carry(name),
+            Self::Buffer(step, id) => ReadTarget::Buffer(*step, *id),
+        })
+    }
 }
 
 enum Reply {
     Prepared(StepId),
     Ran(StepResults),
+    Bytes(Vec<u8>),
     /// With the rank's own error, if it has one.
     Failed(Option<BackendError>),
 }
@@ -200,6 +242,22 @@ impl Many {
         match first {
             Some((_, Reply::Ran(results))) => Ok(results),
             _ => Err(self.failure(plan)),
+        }
+    }
+
+    fn read(&self, rank: usize, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
+        let gone = |reason: &str| BackendError::Unsupported {
+            backend: self.caps.name.clone(),
+            plan: "of this call".into(),
+            reason: format!("rank {rank} {reason}"),
+        };
+        let jobs = self.jobs.get(rank).ok_or_else(|| gone("does not exist"))?;
+        jobs.send(Job::Read(Target::new(target)))
+            .map_err(|_| gone("has ended"))?;
+        match self.replies.recv_timeout(self.group.deadline()) {
+            Ok((_, Reply::Bytes(bytes))) => Ok(bytes),
+            Ok((_, Reply::Failed(Some(error)))) => Err(error),
+            _ => Err(gone("does not answer")),
         }
     }
 
@@ -315,6 +373,11 @@ fn serve(
         let done = catch_unwind(AssertUnwindSafe(|| match job {
             Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
             Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
+            // A question that has no answer is no failure of the rank.
+            Job::Read(target) => Ok(match target.read(&*backend) {
+                Ok(bytes) => Reply::Bytes(bytes),
+                Err(error) => Reply::Failed(Some(error)),
+            }),
         }));
         let reply = match done {
             Ok(Ok(reply)) => reply,

@@ -67,8 +67,13 @@ impl Prepared {
         std::iter::once(&self.plan).chain(&self.others)
     }
 
-    /// The step's inputs, to be read or written between two runs.
-    pub(crate) fn inputs(&mut self) -> &mut StepInputs {
+    /// The step's inputs.
+    pub(crate) fn inputs(&self) -> &StepInputs {
+        &self.inputs
+    }
+
+    /// The same, to be written between two runs.
+    pub(crate) fn inputs_mut(&mut self) -> &mut StepInputs {
         Arc::make_mut(&mut self.inputs)
     }
 

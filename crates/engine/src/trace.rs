@@ -127,7 +127,7 @@ fn set_forced(
     forced: &ForcedChoices,
 ) -> Result<(), EngineError> {
     let rows = prepared.plan.step.tokens();
-    let inputs = prepared.inputs();
+    let inputs = prepared.inputs_mut();
     if !inputs.has(InputKind::ForcedTopk) {
         return Ok(());
     }

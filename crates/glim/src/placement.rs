@@ -14,6 +14,8 @@ use crate::exit::{Exit, Failure};
 
 /// Most threads that can be asked for.
 const MAX_THREADS: u64 = 1024;
+/// How long a rank waits for another if nothing else is asked for.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 /// Longest wait for a rank that can be asked for, in seconds.
 const MAX_RANK_TIMEOUT: u64 = 3600;
 
@@ -66,7 +68,7 @@ pub(crate) struct Placement {
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = 30,
+        default_value_t = DEFAULT_DEADLINE.as_secs(),
         value_parser = RangedU64ValueParser::<u64>::new().range(1..=MAX_RANK_TIMEOUT),
         help_heading = "Where it runs"
     )]
@@ -126,6 +128,16 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// One rank.
+    pub(crate) fn alone(cpu: CpuOptions) -> Self {
+        Self {
+            cpu,
+            world_size: 1,
+            latents: LatentsChoice::Auto,
+            deadline: DEFAULT_DEADLINE,
+        }
+    }
+
     /// Threads of all ranks together.
     pub(crate) fn threads(&self) -> usize {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);

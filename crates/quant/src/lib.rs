@@ -40,6 +40,7 @@ mod iq4;
 mod k_quants;
 mod legacy;
 mod registry;
+pub mod scan;
 pub mod tables;
 mod ternary;
 

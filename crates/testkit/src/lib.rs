@@ -5,6 +5,7 @@
 //! - [`golden`]: arrays of a reference file; [`assets`]: where the repository keeps such files;
 //! - [`close`]: how far two arrays are apart, and where;
 //! - [`encode`]: `f32` into the few types that tests need;
+//! - [`faults`]: sound files spoiled in one place, for proofs to find;
 //! - [`parity`]: the operation parity table, which every backend is held to.
 //!
 //! It knows container and block formats and plans, and deliberately not `glim-model`: names and layouts are written down here a
@@ -23,6 +24,7 @@
 pub mod assets;
 pub mod close;
 pub mod encode;
+pub mod faults;
 pub mod golden;
 pub mod hf;
 pub mod parity;

@@ -6,3 +6,4 @@ pub(crate) mod eval;
 pub(crate) mod inspect;
 pub(crate) mod run;
 pub(crate) mod tokenize;
+pub(crate) mod verify;

@@ -126,6 +126,14 @@ impl Timer {
         }
     }
 
+    /// The same beginning under another name, for checks that share one pass.
+    pub fn named(self, name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ..self
+        }
+    }
+
     /// It held.
     pub fn passed(
         self,

@@ -77,6 +77,11 @@ impl Fused {
         [self.outer, self.rows[0] + self.rows[1], self.cols]
     }
 
+    /// Whether the logical form of the first part has rows and columns exchanged.
+    pub(crate) fn is_first_transposed(&self) -> bool {
+        self.is_first_transposed
+    }
+
     /// Row-major shape of a logical tensor.
     pub fn logical_shape(&self, part: Part) -> [usize; 3] {
         self.oriented(part, [self.outer, self.rows[part.index()], self.cols])

@@ -98,6 +98,33 @@ impl<'a> RankWeights<'a> {
         })
     }
 
+    /// The bytes of this rank's part of a tensor whose first index is in `outer`, as [`Self::load`] would have them: for whoever
+    /// cannot hold the whole part.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_outer(
+        &self,
+        name: &str,
+        outer: &Range<usize>,
+    ) -> Result<Cow<'a, [u8]>, ShardError> {
+        let unknown = || ShardError::Unknown {
+            tensor: name.to_owned(),
+        };
+        let sharded = self.shards.weight(name).ok_or_else(unknown)?;
+        let desc = self.checkpoint.tensor(name).ok_or_else(unknown)?;
+        let slices = sharded.slices().get(self.rank);
+        let Some([slice]) = slices.map(Vec::as_slice) else {
+            return Ok(Cow::Borrowed(&[]));
+        };
+        let mut ranges = slice.ranges().to_vec();
+        if let Some(first) = ranges.first_mut() {
+            let end = first.end.min(outer.end);
+            *first = first.start.max(outer.start).min(end)..end;
+        }
+        self.bytes(sharded.weight(), desc, &Slice::new(ranges))
+    }
+
     fn bytes(
         &self,
         weight: &Weight,
