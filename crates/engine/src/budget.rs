@@ -4,7 +4,7 @@ use glim_model::{Config, Inventory, states};
 use glim_plan::{BufferKind, CacheGeometry, GgmlType, Plan, StateKind, arrange};
 
 use crate::error::EngineError;
-use crate::steps::RankPlans;
+use crate::steps::{Key, RankPlans};
 
 /// What an engine will allocate, in bytes, and how much context that makes. Of several ranks: what the one that needs most will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +32,14 @@ impl Budget {
     /// The budget of these plans, with blocks for `max_num_seqs` whole contexts, or as many as fit into `memory`.
     pub(crate) fn new(
         inventory: &Inventory,
-        plans: &[RankPlans],
+        plans: &[(Key, RankPlans)],
         geometry: CacheGeometry,
         max_num_seqs: usize,
         memory: Option<u64>,
     ) -> Result<Self, EngineError> {
         // Of the rank that needs most: shares can be uneven, but all have as many blocks.
         let per_rank = (0..inventory.world_size()).map(|rank| {
-            let own: Vec<&Plan> = plans.iter().map(|plans| &plans[rank]).collect();
+            let own: Vec<&Plan> = plans.iter().map(|(_, plans)| &plans[rank]).collect();
             let arenas = own.iter().map(|p| arrange(p).arena_bytes as u64);
             (weight_bytes(&own), arenas.max().unwrap_or(0))
         });

@@ -28,7 +28,7 @@ use crate::sampler::{Drawn, History, draw};
 use crate::scheduler::{Limits, RequestId, Scheduler, Tick};
 use crate::sequence::Sequence;
 use crate::steps::{
-    BatchRow, CACHE_TYPE, CARRIED, Draw, Prepared, RankPlans, Steps, every_row_plan,
+    BatchRow, CACHE_TYPE, CARRIED, Draw, Head, Key, Prepared, RankPlans, Steps, every_row_plan,
 };
 
 /// Sequences of one prefill step.
@@ -74,7 +74,7 @@ pub struct EnginePlan {
     context: usize,
     prefill_buckets: Vec<usize>,
     decode_buckets: Vec<usize>,
-    plans: Vec<RankPlans>,
+    plans: Vec<(Key, RankPlans)>,
     budget: Budget,
 }
 
@@ -259,8 +259,8 @@ impl Engine {
                 expected,
             });
         }
-        let groups =
-            (0..expected).map(|rank| weight_groups(plan.plans.iter().map(|plans| &plans[rank])));
+        let groups = (0..expected)
+            .map(|rank| weight_groups(plan.plans.iter().map(|(_, plans)| &plans[rank])));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let decls = states(inventory.config(), CACHE_TYPE, CACHE_TYPE);
         let state = StateSizes {
@@ -499,7 +499,8 @@ impl Engine {
                 .is_none_or(|r| r.end == active.request.prompt.len());
             rows.push((active, range, last));
         }
-        let mut logits = false;
+        let mut head = Head::Tokens;
+        let world_size = self.inventory.world_size();
         let mut batch = Vec::with_capacity(work.len());
         for ((active, range, last), carried) in rows.iter().zip(&carried) {
             let tokens = match range {
@@ -507,10 +508,14 @@ impl Engine {
                 None => carried.as_slice(),
             };
             let end = active.sequence.computed() + tokens.len();
-            logits |= *last && active.request.sampling.needs_logits();
             let draw = last.then(|| Draw {
                 params: active.params(end),
                 mask: active.mask(),
+            });
+            head = head.max(match &draw {
+                Some(_) if active.request.sampling.needs_logits() => Head::Logits,
+                Some(draw) => Head::for_draw(&draw.params, world_size),
+                None => Head::Tokens,
             });
             let slot = active.slot.unwrap_or(0);
             batch.push(BatchRow {
@@ -527,7 +532,7 @@ impl Engine {
         };
         let lengths: Vec<usize> = batch.iter().map(|r| r.tokens.len()).collect();
         let drawn: Vec<bool> = batch.iter().map(|r| r.draw.is_some()).collect();
-        let results = self.steps.get(kind, logits)?.run(&mut self.ranks, &batch)?;
+        let results = self.steps.get(kind, head)?.run(&mut self.ranks, &batch)?;
         let mut output = 0;
         for (((id, _), n), drawn) in work.iter().zip(lengths).zip(drawn) {
             self.scheduler.computed(*id, n);
@@ -762,7 +767,7 @@ impl Engine {
         kind: StepKind,
         edit: impl FnMut(Plan) -> Result<Plan, EngineError>,
     ) -> Result<Prepared, EngineError> {
-        let plans = self.steps.get(kind, false)?.plans().cloned();
+        let plans = self.steps.get(kind, Head::Tokens)?.plans().cloned();
         let plans = plans.map(edit).collect::<Result<_, _>>()?;
         Prepared::new(&mut self.ranks, plans)
     }
@@ -801,7 +806,7 @@ impl Engine {
 
     /// A step, without logits as a result.
     pub(crate) fn step_of(&mut self, kind: StepKind) -> Result<&Prepared, EngineError> {
-        Ok(self.steps.get(kind, false)?)
+        Ok(self.steps.get(kind, Head::Tokens)?)
     }
 
     /// Takes blocks for a sequence.
@@ -819,7 +824,9 @@ impl Engine {
         kind: StepKind,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
-        self.steps.get(kind, false)?.run(&mut self.ranks, batch)
+        self.steps
+            .get(kind, Head::Tokens)?
+            .run(&mut self.ranks, batch)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
-use glim_plan::sample::SampleParams;
+use glim_plan::sample::{SampleParams, is_shortlistable};
 use glim_plan::{
     CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind, StepResults,
     check_ranks, check_states, fuse,
@@ -149,8 +149,40 @@ impl Prepared {
     }
 }
 
-/// Which of two plans of a bucket: tokens only, or logits as well.
-type Key = (StepKind, bool);
+/// Candidates that each rank keeps of its part of the vocabulary.
+const SHORTLIST: usize = 64;
+
+/// What a step gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Head {
+    /// Tokens. Over ranks they are drawn from a few candidates of each.
+    Tokens,
+    /// Tokens whose draw goes by the probabilities of all: over ranks these gather the logits.
+    WholeTokens,
+    /// Logits as a result, and tokens.
+    Logits,
+}
+
+impl Head {
+    /// What a row needs that is drawn like this, over `world_size` ranks.
+    pub(crate) fn for_draw(params: &SampleParams, world_size: usize) -> Self {
+        match world_size == 1 || is_shortlistable(params, SHORTLIST) {
+            true => Self::Tokens,
+            false => Self::WholeTokens,
+        }
+    }
+
+    /// Those that an engine prepares.
+    fn of_world(world_size: usize) -> &'static [Self] {
+        match world_size {
+            1 => &[Self::Tokens, Self::Logits],
+            _ => &[Self::Tokens, Self::WholeTokens, Self::Logits],
+        }
+    }
+}
+
+/// A bucket, and what its step gives.
+pub(crate) type Key = (StepKind, Head);
 
 /// All steps of an engine.
 pub(crate) struct Steps {
@@ -158,49 +190,48 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Emits every rank's plans of all buckets, each with and without logits as a result.
+    /// Emits every rank's plans of all buckets, each for all that it can give.
     pub(crate) fn plans(
         inventory: &Inventory,
         caps: &Caps,
         geometry: CacheGeometry,
         kinds: &[StepKind],
         sequence_slots: usize,
-    ) -> Result<Vec<RankPlans>, EngineError> {
+    ) -> Result<Vec<(Key, RankPlans)>, EngineError> {
         let mut plans = Vec::new();
         for step in kinds {
-            for logits in [false, true] {
+            for head in Head::of_world(inventory.world_size()) {
                 let request = EmitRequest {
-                    logits,
+                    logits: *head == Head::Logits,
+                    shortlist: (*head == Head::Tokens).then_some(SHORTLIST),
                     sequence_slots,
                     ..EmitRequest::new(*step, geometry)
                 };
-                plans.push(make_plans(inventory, &request, caps)?);
+                plans.push(((*step, *head), make_plans(inventory, &request, caps)?));
             }
         }
         Ok(plans)
     }
 
     /// Prepares plans that [`Self::plans`] made.
-    pub(crate) fn prepare(ranks: &mut Ranks, plans: Vec<RankPlans>) -> Result<Self, EngineError> {
+    pub(crate) fn prepare(
+        ranks: &mut Ranks,
+        plans: Vec<(Key, RankPlans)>,
+    ) -> Result<Self, EngineError> {
         let mut steps = HashMap::new();
-        for (i, plans) in plans.into_iter().enumerate() {
-            let prepared = Prepared::new(ranks, plans)?;
-            steps.insert((prepared.plan.step, i % 2 == 1), prepared);
+        for (key, plans) in plans {
+            steps.insert(key, Prepared::new(ranks, plans)?);
         }
         Ok(Self { steps })
     }
 
     /// The step of a bucket.
-    pub(crate) fn get(
-        &mut self,
-        kind: StepKind,
-        logits: bool,
-    ) -> Result<&mut Prepared, EngineError> {
+    pub(crate) fn get(&mut self, kind: StepKind, head: Head) -> Result<&mut Prepared, EngineError> {
         let missing = || EngineError::NoResult {
             plan: kind.to_string(),
             name: "step".into(),
         };
-        self.steps.get_mut(&(kind, logits)).ok_or_else(missing)
+        self.steps.get_mut(&(kind, head)).ok_or_else(missing)
     }
 }
 

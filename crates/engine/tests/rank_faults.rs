@@ -160,6 +160,7 @@ fn ops_of_a_step(checkpoint: &Checkpoint) -> (u64, Vec<String>) {
     let mut request =
         glim_model::EmitRequest::new(glim_plan::StepKind::Decode { rows: 1 }, geometry);
     request.world_size = WORLD_SIZE;
+    request.shortlist = Some(64);
     let mut plan = glim_model::emit(&inventory, &request).unwrap();
     glim_plan::fuse(&mut plan, &[glim_plan::fuse::ADD_RMS_NORM]);
     let labels = plan.ops.iter().map(|node| node.label.clone());

@@ -11,7 +11,7 @@ use glim_cpu::{CpuBackend, CpuOptions, Math, RankGroup};
 use glim_engine::eval::{
     Bounds, PromptReport, Reference, against, hidden_states, relative_difference,
 };
-use glim_engine::{Engine, EngineOptions, EnginePlan, GenerateRequest, Rank};
+use glim_engine::{Engine, EngineOptions, EnginePlan, GenerateRequest, Rank, SamplingParams};
 use glim_model::shard::{Latents, Options};
 use glim_model::{Checkpoint, Inventory};
 use glim_plan::reference::{ReferenceBackend, ReferenceOptions};
@@ -239,5 +239,51 @@ fn ranks_read_their_own_slices_only() {
             read as f64 <= 1.05 * file as f64,
             "{world_size} ranks read {read} of {file} bytes"
         );
+    }
+}
+
+/// A draw from a few candidates of each rank is the draw from all logits: the host draws from these when log-probabilities are
+/// wanted. With top-p alone the step itself goes by all of them.
+#[test]
+fn ranks_draw_what_the_whole_vocabulary_would() {
+    let checkpoint = Checkpoint::open(&assets::odd_glm52()).unwrap();
+    let mut engine = engine(&checkpoint, 3, &Options::default(), 128, &cpu(Math::Exact));
+    let plain = SamplingParams {
+        temperature: 1.0,
+        seed: 5,
+        ..SamplingParams::default()
+    };
+    let draws = [
+        plain.clone(),
+        SamplingParams {
+            temperature: 0.0,
+            ..plain.clone()
+        },
+        SamplingParams {
+            top_k: 20,
+            top_p: 0.8,
+            min_p: 0.05,
+            ..plain.clone()
+        },
+        SamplingParams {
+            top_p: 0.8,
+            ..plain.clone()
+        },
+        SamplingParams {
+            top_k: 500,
+            ..plain
+        },
+    ];
+    for sampling in draws {
+        let mut request = GenerateRequest::new((7..23).map(TokenId).collect());
+        request.max_tokens = Some(40);
+        request.sampling = sampling;
+        let mut run = |request: &GenerateRequest| {
+            let out = engine.generate(request, |_| ControlFlow::Continue(()));
+            out.unwrap().tokens
+        };
+        let found = run(&request);
+        request.sampling.logprobs = Some(0);
+        assert_eq!(found, run(&request), "{:?}", request.sampling);
     }
 }

@@ -107,6 +107,26 @@ fn two_sums_a_layer_and_one_gather_of_logits() {
     }
 }
 
+/// Where tokens alone are wanted, ranks gather candidates; where logits are, these.
+#[test]
+fn candidates_are_gathered_unless_logits_are_wanted() {
+    let cut = odd().over(3, &Options::default()).unwrap();
+    let wire = |logits| {
+        let mut request = request(StepKind::Decode { rows: 1 }, 1, 3);
+        (request.shortlist, request.logits) = (Some(64), logits);
+        let plan = emit(&cut, &request).unwrap();
+        check_states(&plan, &states(cut.config(), GgmlType::F32, GgmlType::F32)).unwrap();
+        let gather = plan
+            .ops
+            .iter()
+            .find(|node| node.op.kind() == "AllGather")
+            .unwrap();
+        (gather.label.clone(), collectives(&plan, "Shortlist"))
+    };
+    assert_eq!(wire(false), ("candidates_gather".to_owned(), 1));
+    assert_eq!(wire(true), ("output_gather".to_owned(), 0));
+}
+
 /// Latents by rows: one gather of the small latents and one of the index queries, for each layer with an indexer.
 #[test]
 fn latents_by_rows_are_gathered_once_before_their_norms() {

@@ -206,6 +206,7 @@ impl Pricer<'_> {
             | Op::Add { .. }
             | Op::SelectRows { .. }
             | Op::TopKMerge { .. }
+            | Op::Shortlist { .. }
             | Op::Sample { .. }
             | Op::Fused { .. } => Cost::default(),
         };

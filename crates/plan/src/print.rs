@@ -255,7 +255,16 @@ impl Plan {
             Op::TopKMerge { values, ids, k, .. } => {
                 format!("{}, top {k}", self.names(&[*values, *ids]))
             }
-            Op::Sample { logits, .. } => self.names(&[*logits]),
+            Op::Shortlist {
+                logits,
+                first_id,
+                k,
+                ..
+            } => format!("{}, top {k} from token {first_id}", self.names(&[*logits])),
+            Op::Sample { logits, ids, .. } => {
+                let read: Vec<_> = std::iter::once(*logits).chain(*ids).collect();
+                self.names(&read)
+            }
             Op::Fused { parts, .. } => format!("{} parts", parts.len()),
         }
     }

@@ -3,7 +3,7 @@
 use glim_quant::GgmlType;
 
 use crate::buffer::{BufferDecl, BufferId, BufferKind, InputKind, Rows, StateKind};
-use crate::op::{CarryRef, Cols, Gather, Op, Paging};
+use crate::op::{CarryRef, Cols, Gather, Op, Paging, SampleInputs};
 use crate::plan::Plan;
 
 /// The rule that a plan broke, in words: what was found, what was expected.
@@ -452,56 +452,79 @@ impl Shapes<'_> {
                     Err(format!("{k} of {candidates} candidates cannot be kept"))
                 }
             }
+            Op::Shortlist {
+                logits,
+                first_id,
+                inputs,
+                k,
+                out_values,
+                out_ids,
+            } => {
+                let part = self.get(*logits).row_elements();
+                self.sample_inputs(*logits, inputs, first_id + part)?;
+                self.f32s(&[*out_values])?;
+                self.i32s(&[*out_ids])?;
+                self.row_of(*out_values, Rows::Outputs, *k)?;
+                self.same_count(*logits, *out_values)?;
+                self.same(*out_values, *out_ids)
+            }
             Op::Sample {
                 logits,
-                inputs: i,
+                ids,
+                inputs,
                 carry,
                 out,
             } => {
                 let vocab = self.get(*logits).row_elements();
-                self.f32s(&[*logits, i.temperature, i.top_p, i.min_p])?;
-                self.i32s(&[
-                    i.output_rows,
-                    i.positions,
-                    i.top_k,
-                    i.seeds,
-                    i.token_mask,
-                    *out,
-                ])?;
-                self.rows(*logits, Rows::Outputs)?;
-                for (id, kind) in [
-                    (i.output_rows, InputKind::OutputRows),
-                    (i.positions, InputKind::Positions),
-                    (i.temperature, InputKind::Temperature),
-                    (i.top_k, InputKind::TopK),
-                    (i.top_p, InputKind::TopP),
-                    (i.min_p, InputKind::MinP),
-                    (i.seeds, InputKind::Seeds),
-                    (i.token_mask, InputKind::TokenMask),
-                ] {
-                    self.input(id, kind)?;
+                match ids {
+                    Some(ids) => {
+                        self.i32s(&[*ids])?;
+                        self.same(*logits, *ids)?;
+                        self.sample_inputs(*logits, inputs, 1)?;
+                    }
+                    None => self.sample_inputs(*logits, inputs, vocab)?,
                 }
-                self.row_of(i.positions, Rows::Tokens, 1)?;
-                for id in [
-                    i.output_rows,
-                    i.temperature,
-                    i.top_k,
-                    i.top_p,
-                    i.min_p,
-                    *out,
-                ] {
-                    self.row_of(id, Rows::Outputs, 1)?;
-                    self.same_count(*logits, id)?;
-                }
-                self.row_of(i.seeds, Rows::Outputs, 3)?;
-                self.same_count(*logits, i.seeds)?;
-                self.row_of(i.token_mask, Rows::Outputs, vocab.div_ceil(32))?;
-                self.same_count(*logits, i.token_mask)?;
+                self.i32s(&[*out])?;
+                self.row_of(*out, Rows::Outputs, 1)?;
+                self.same_count(*logits, *out)?;
                 carry.as_ref().map_or(Ok(()), |c| self.carry(c))
             }
             // `validate` passes parts only, and parts are not nested.
             Op::Fused { name, .. } => Err(format!("{name} is nested in another fused operation")),
         }
+    }
+
+    /// The parameters of a draw from `logits`, with a mask for `tokens` tokens and perhaps more.
+    fn sample_inputs(&self, logits: BufferId, i: &SampleInputs, tokens: usize) -> Rule {
+        self.f32s(&[logits, i.temperature, i.top_p, i.min_p])?;
+        self.i32s(&[i.output_rows, i.positions, i.top_k, i.seeds, i.token_mask])?;
+        self.rows(logits, Rows::Outputs)?;
+        for (id, kind) in [
+            (i.output_rows, InputKind::OutputRows),
+            (i.positions, InputKind::Positions),
+            (i.temperature, InputKind::Temperature),
+            (i.top_k, InputKind::TopK),
+            (i.top_p, InputKind::TopP),
+            (i.min_p, InputKind::MinP),
+            (i.seeds, InputKind::Seeds),
+            (i.token_mask, InputKind::TokenMask),
+        ] {
+            self.input(id, kind)?;
+        }
+        self.row_of(i.positions, Rows::Tokens, 1)?;
+        for id in [i.output_rows, i.temperature, i.top_k, i.top_p, i.min_p] {
+            self.row_of(id, Rows::Outputs, 1)?;
+            self.same_count(logits, id)?;
+        }
+        self.row_of(i.seeds, Rows::Outputs, 3)?;
+        self.same_count(logits, i.seeds)?;
+        // Of a part of the vocabulary the mask is that of the whole.
+        let words = self
+            .get(i.token_mask)
+            .row_elements()
+            .max(tokens.div_ceil(32));
+        self.row_of(i.token_mask, Rows::Outputs, words)?;
+        self.same_count(logits, i.token_mask)
     }
 
     fn gather(&self, g: &Gather) -> Rule {

@@ -171,6 +171,7 @@ impl<'a> Run<'a> {
                 out_values,
                 out_ids,
             } => self.top_k_merge([*values, *ids], *k, [*out_values, *out_ids]),
+            Op::Shortlist { .. } => self.shortlist(op),
             Op::Sample { .. } => self.sample(op),
             Op::Fused { parts, .. } => {
                 return parts.iter().try_for_each(|part| self.op(label, part));

@@ -77,6 +77,9 @@ pub struct EmitRequest {
     pub sample: bool,
     /// Whether rows can be given the positions that they attend to ([`glim_plan::InputKind::ForcedTopk`]): for comparisons.
     pub forced_topk: bool,
+    /// Candidates that each rank keeps of its part of the vocabulary, where tokens are drawn and logits are not asked for; `None`: the
+    /// logits are gathered whole. Enough for draws that are [`glim_plan::sample::is_shortlistable`].
+    pub shortlist: Option<usize>,
     /// Type of values on their way between ranks: F32 in exact math.
     pub wire: GgmlType,
     /// Element type of the latent cache.
@@ -98,6 +101,7 @@ impl EmitRequest {
             logits: false,
             sample: true,
             forced_topk: false,
+            shortlist: None,
             wire: GgmlType::F32,
             latent_type: GgmlType::F32,
             index_key_type: GgmlType::F32,

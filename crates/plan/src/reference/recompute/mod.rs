@@ -396,6 +396,7 @@ impl<'a> At<'a> {
                     },
                 ])
             }
+            Op::Shortlist { .. } => self.shortlist(op, rows),
             Op::Sample { .. } => self.sample(op, rows),
             Op::Fused { name, .. } => Err(BackendError::Unsupported {
                 backend: "reference".into(),
