@@ -137,7 +137,10 @@ impl<'a> Examiner<'a> {
             let taps = temps(self.plan, window.clone());
             let tap = |plan: Plan| tapped(plan, &taps);
             let mut prepared = stage.engine().prepare_edited(kind, tap)?;
-            let mut seen = Seen::run(stage, &mut prepared, self.source, window.clone())?;
+            let mut seen = match Seen::run(stage, &mut prepared, self.source, window.clone()) {
+                Ok(seen) => seen,
+                Err(error) => return self.hunt(stage, error),
+            };
             let live = Live::read(self.plan, &seen)?;
             for i in window {
                 self.op(stage, &mut seen, live, i)?;
@@ -145,6 +148,18 @@ impl<'a> Examiner<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Finds out why a step stops with an error: the operation that says so may only have read what an earlier one got wrong.
+    fn hunt(&mut self, stage: &mut Stage<'_>, error: EngineError) -> Result<(), EngineError> {
+        for i in 0..self.plan.ops.len() {
+            self.ops += 1;
+            self.single_out(stage, &[i])?;
+            if !self.failed.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(error)
     }
 
     /// Judges an operation by what a window's run has shown.
@@ -290,6 +305,7 @@ impl<'a> Examiner<'a> {
         let bound =
             |((length, carried), before): ((&f32, &f32), &f32)| carried.max(*before) + own * length;
         Ok(Some(Expected {
+            independent: before.independent,
             buffer: *x,
             rows,
             bounds: bounds
@@ -427,19 +443,16 @@ impl<'a> Examiner<'a> {
             };
             return timer.passed(covered, bytes, detail);
         };
-        let others: Vec<&str> = self
-            .failed
-            .iter()
-            .skip(1)
-            .map(|(l, ..)| l.as_str())
-            .collect();
-        let more = match others.len() {
-            0 => String::new(),
-            n if n <= NAMED => format!("; so is {}", others.join(", ")),
-            n => format!(
-                "; so are {} and {} more",
+        let mut others: Vec<&str> = self.failed.iter().map(|(l, ..)| l.as_str()).collect();
+        others.dedup();
+        let more = match others.get(1..).unwrap_or_default() {
+            [] => String::new(),
+            [other] => format!("; so does {other}"),
+            others if others.len() <= NAMED => format!("; so do {}", others.join(", ")),
+            others => format!(
+                "; so do {} and {} more",
                 others[..NAMED].join(", "),
-                n - NAMED
+                others.len() - NAMED
             ),
         };
         let detail = format!(

@@ -9,10 +9,10 @@ use super::{glim, text};
 /// A page without times and rates, and with two spaces between columns.
 fn timeless(page: &str) -> String {
     let is_number = |cell: &str| cell.contains('.') && cell.parse::<f64>().is_ok();
-    let cell = |cell| if is_number(cell) { "#" } else { cell };
     let line = |line: &str| {
         let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
-        cells.map(cell).collect::<Vec<_>>().join("  ") + "\n"
+        let cells = cells.map(|cell| if is_number(cell) { "#" } else { cell });
+        cells.collect::<Vec<_>>().join("  ") + "\n"
     };
     page.lines().map(line).collect()
 }
@@ -64,7 +64,9 @@ fn a_number_that_cannot_be_is_an_answer_of_no_with_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nan.gguf");
     let tensor = "blk.1.attn_q_b.weight";
-    GgufFile::read(&assets::tiny_glm5()).nan_scale(tensor, 7).write(&path);
+    GgufFile::read(&assets::tiny_glm5())
+        .nan_scale(tensor, 7)
+        .write(&path);
     let args = ["verify", text(&path), "--levels", "1"];
 
     let out = glim(&[&args[..], &["--json"]].concat());
@@ -72,7 +74,10 @@ fn a_number_that_cannot_be_is_an_answer_of_no_with_its_place() {
     let json = out.json();
     assert_eq!(json["ok"], false);
     let values = check(&json, "values");
-    assert_eq!((&values["level"], &values["ok"]), (&Json::from(1), &Json::from(false)));
+    assert_eq!(
+        (&values["level"], &values["ok"]),
+        (&Json::from(1), &Json::from(false))
+    );
     let bad = &values["first_bad"];
     assert_eq!(bad["tensor"], tensor, "{values}");
     for field in ["row", "col"] {
@@ -109,14 +114,27 @@ fn a_file_that_does_not_open_is_a_failed_check() {
     let out = glim(&["verify", text(&path), "--json"]);
     assert_eq!(out.code, 1, "{out:?}");
     let json = out.json();
-    assert_eq!((&json["ok"], &json["digest"]), (&Json::from(false), &Json::Null));
+    assert_eq!(
+        (&json["ok"], &json["digest"]),
+        (&Json::from(false), &Json::Null)
+    );
     assert_eq!(checks(&json).len(), 1);
     let container = check(&json, "container");
-    assert_eq!((&container["level"], &container["ok"]), (&Json::from(1), &Json::from(false)));
-    assert!(container["detail"].as_str().unwrap().contains("short.gguf"), "{container}");
+    assert_eq!(
+        (&container["level"], &container["ok"]),
+        (&Json::from(1), &Json::from(false))
+    );
+    assert!(
+        container["detail"].as_str().unwrap().contains("short.gguf"),
+        "{container}"
+    );
     let out = glim(&["verify", text(&path)]);
     assert_eq!(out.code, 1, "{out:?}");
-    assert!(out.stdout.contains("1 of 1 checks failed."), "{}", out.stdout);
+    assert!(
+        out.stdout.contains("1 of 1 checks failed."),
+        "{}",
+        out.stdout
+    );
 }
 
 #[test]
@@ -150,7 +168,10 @@ fn ranks_that_do_not_fit_are_left_out_unless_they_are_asked_for() {
     assert_eq!(made, [Some(true), None, None], "{json}");
     let out = glim(&[&args[..], &["--tp", "2,4"]].concat());
     assert_eq!(out.code, 1, "{out:?}");
-    let made: Vec<Option<bool>> = checks(&out.json()).iter().map(|c| c["ok"].as_bool()).collect();
+    let made: Vec<Option<bool>> = checks(&out.json())
+        .iter()
+        .map(|c| c["ok"].as_bool())
+        .collect();
     assert_eq!(made, [Some(true), Some(false)]);
 }
 
@@ -158,12 +179,24 @@ fn ranks_that_do_not_fit_are_left_out_unless_they_are_asked_for() {
 fn random_weights_are_what_the_file_says_but_make_no_sense() {
     let model = assets::odd_glm52();
     for math in ["fast", "exact"] {
-        let args = ["verify", text(&model), "--levels", "6", "--math", math, "--json"];
+        let args = [
+            "verify",
+            text(&model),
+            "--levels",
+            "6",
+            "--math",
+            math,
+            "--json",
+        ];
         let json = glim(&args).json();
         assert_eq!(json["ok"], true, "{json}");
         assert_eq!(checks(&json).len(), 3);
     }
     let out = glim(&["verify", text(&model), "--levels", "7"]);
     assert_eq!(out.code, 1, "{out:?}");
-    assert!(out.stdout.contains("or the model was never trained"), "{}", out.stdout);
+    assert!(
+        out.stdout.contains("or the model was never trained"),
+        "{}",
+        out.stdout
+    );
 }

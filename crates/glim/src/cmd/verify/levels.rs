@@ -73,8 +73,12 @@ impl<'a> Levels<'a> {
             "5 residence",
             "there is no device memory in this build; level 6 covers the weights that its steps read",
         );
-        for check in report.checks().filter(|check| check.outcome != Outcome::Skipped) {
-            self.ui.detail(|| format!("{} {}: {}", check.level, check.name, check.detail));
+        for check in report
+            .checks()
+            .filter(|check| check.outcome != Outcome::Skipped)
+        {
+            self.ui
+                .detail(|| format!("{} {}: {}", check.level, check.name, check.detail));
         }
         Ok(())
     }
@@ -140,7 +144,8 @@ impl<'a> Levels<'a> {
             checks.push(match text {
                 Ok(text) => {
                     let texts = SENSE_TEXTS.len() as u64;
-                    let mut progress = Progress::new(self.ui, "reading texts", Unit::Things("texts"), texts);
+                    let mut progress =
+                        Progress::new(self.ui, "reading texts", Unit::Things("texts"), texts);
                     let tokenizer = &text.model.tokenizer;
                     running::sense(&mut engine, tokenizer, &mut |done, _| {
                         progress.set(done, String::new());
@@ -183,14 +188,19 @@ impl<'a> Levels<'a> {
     fn engine(&self, text: usize) -> Result<Engine, Vec<Check>> {
         let excuses = |failure: &Failure| {
             let wanted = [(Level::Function, "steps"), (Level::Sense, "text")];
-            let wanted = wanted.into_iter().filter(|(level, _)| self.args.wants(*level));
+            let wanted = wanted
+                .into_iter()
+                .filter(|(level, _)| self.args.wants(*level));
             wanted
                 .map(|(level, name)| self.excuse(level, name, failure))
                 .collect()
         };
         let inventory = Inventory::of(self.checkpoint);
         let needed = running::context(&inventory).max(text + 1);
-        let context = self.args.context.unwrap_or(needed.min(inventory.config().max_context));
+        let context = self
+            .args
+            .context
+            .unwrap_or(needed.min(inventory.config().max_context));
         if let Err(failure) = self.fits(inventory, context) {
             return Err(excuses(&failure));
         }
@@ -246,7 +256,9 @@ fn encode(text: &Text) -> Result<Vec<Vec<TokenId>>, Failure> {
 /// Bytes that a process can take without others being swapped out; `None` where nobody says.
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }

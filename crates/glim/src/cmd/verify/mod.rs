@@ -109,7 +109,9 @@ impl VerifyArgs {
 
     /// Whether the user named the level, who then wants no excuse.
     fn insists(&self, level: Level) -> bool {
-        self.levels.as_ref().is_some_and(|levels| levels.contains(&level))
+        self.levels
+            .as_ref()
+            .is_some_and(|levels| levels.contains(&level))
     }
 
     fn cpu(&self) -> CpuOptions {
@@ -130,8 +132,10 @@ pub(crate) fn run(args: &VerifyArgs, ui: &Ui) -> Result<Exit, Failure> {
             .hint("name it with --against"));
     }
     if args.against.is_some() && !args.wants(Level::Checkpoint) {
-        return Err(Failure::usage("--against is for level 3, which --levels leaves out")
-            .hint("add 3 to --levels"));
+        return Err(
+            Failure::usage("--against is for level 3, which --levels leaves out")
+                .hint("add 3 to --levels"),
+        );
     }
     let mut report = Report::new(args.model.name());
     match args.model.proved()? {
