@@ -104,19 +104,11 @@ struct Examiner<'a> {
 
 impl<'a> Examiner<'a> {
     fn new(plan: &'a Plan, source: &'a dyn WeightSource, probe: Probe<'a>) -> Self {
-        let mut updates: HashMap<BufferId, Vec<usize>> = HashMap::new();
-        for (i, node) in plan.ops.iter().enumerate() {
-            for id in node.op.access().updates {
-                if plan.buffer(id).kind != BufferKind::Carry {
-                    updates.entry(id).or_default().push(i);
-                }
-            }
-        }
         Self {
             plan,
             source,
             probe,
-            updates,
+            updates: HashMap::new(),
             pending: HashMap::new(),
             ops: 0,
             kinds: BTreeSet::new(),
@@ -127,20 +119,64 @@ impl<'a> Examiner<'a> {
         }
     }
 
+    /// Examines the step. If it stops with an error, the operation that says so may only have read what an earlier one got wrong: then
+    /// as much of the step is examined as runs.
     fn run(
         &mut self,
         stage: &mut Stage<'_>,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
+        let Err(error) = self.examine(stage, self.plan.ops.len(), progress) else {
+            return Ok(());
+        };
+        let runs = self.longest_run(stage);
+        *self = Self::new(self.plan, self.source, self.probe);
+        self.examine(stage, runs, progress)?;
+        match self.failed.is_empty() {
+            true => Err(error),
+            false => Ok(()),
+        }
+    }
+
+    /// Most operations of the step that run.
+    fn longest_run(&self, stage: &mut Stage<'_>) -> usize {
         let kind = stage.kind();
-        for window in windows(self.plan) {
+        let (mut runs, mut stops) = (0, self.plan.ops.len());
+        while runs + 1 < stops {
+            let ops = runs.midpoint(stops);
+            let ran = cut(stage, kind, ops, &[]).and_then(|mut prepared| stage.run(&mut prepared));
+            match ran {
+                Ok(_) => runs = ops,
+                Err(_) => stops = ops,
+            }
+        }
+        runs
+    }
+
+    /// Examines the step's first `ops` operations.
+    fn examine(
+        &mut self,
+        stage: &mut Stage<'_>,
+        ops: usize,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), EngineError> {
+        let kind = stage.kind();
+        for (i, node) in self.plan.ops[..ops].iter().enumerate() {
+            for id in node.op.access().updates {
+                if self.plan.buffer(id).kind != BufferKind::Carry {
+                    self.updates.entry(id).or_default().push(i);
+                }
+            }
+        }
+        for window in windows(self.plan, ops) {
             let taps = temps(self.plan, window.clone());
-            let tap = |plan: Plan| tapped(plan, &taps);
-            let mut prepared = stage.engine().prepare_edited(kind, tap)?;
-            let mut seen = match Seen::run(stage, &mut prepared, self.source, window.clone()) {
-                Ok(seen) => seen,
-                Err(error) => return self.hunt(stage, error),
+            let mut prepared = match ops == self.plan.ops.len() {
+                true => stage
+                    .engine()
+                    .prepare_edited(kind, |plan| tapped(plan, &taps))?,
+                false => cut(stage, kind, ops, &taps)?,
             };
+            let mut seen = Seen::run(stage, &mut prepared, self.source, window.clone())?;
             let live = Live::read(self.plan, &seen)?;
             for i in window {
                 self.op(stage, &mut seen, live, i)?;
@@ -148,18 +184,6 @@ impl<'a> Examiner<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Finds out why a step stops with an error: the operation that says so may only have read what an earlier one got wrong.
-    fn hunt(&mut self, stage: &mut Stage<'_>, error: EngineError) -> Result<(), EngineError> {
-        for i in 0..self.plan.ops.len() {
-            self.ops += 1;
-            self.single_out(stage, &[i])?;
-            if !self.failed.is_empty() {
-                return Ok(());
-            }
-        }
-        Err(error)
     }
 
     /// Judges an operation by what a window's run has shown.
@@ -430,7 +454,7 @@ impl<'a> Examiner<'a> {
             "{} operations of {} kinds in a {step} step of {at}: {} elements",
             self.ops,
             self.kinds.len(),
-            self.elements
+            grouped(self.elements)
         );
         let bytes = self.bytes.values().sum();
         let Some((label, kind, bad)) = self.failed.first() else {
@@ -456,8 +480,13 @@ impl<'a> Examiner<'a> {
             ),
         };
         let detail = format!(
-            "{label} ({kind}) leaves its bound in {}: {}, in {} elements{more}. The weights in the backend's memory are not the file's, or its kernel is wrong",
-            bad.element.tensor, bad.how, bad.wrong
+            "{label} ({kind}) leaves its bound in {}: {}, {}{more}. The weights in the backend's memory are not the file's, or its kernel is wrong",
+            bad.element.tensor,
+            bad.how,
+            match bad.wrong {
+                1 => "in 1 element".to_owned(),
+                n => format!("in {} elements", grouped(n)),
+            }
         );
         timer.failed(covered, bytes, detail, Some(bad.element.clone()))
     }
@@ -513,7 +542,7 @@ fn temps(plan: &Plan, ops: Range<usize>) -> Vec<String> {
 }
 
 /// Consecutive operations whose temporaries together stay below [`TAP_BYTES`].
-fn windows(plan: &Plan) -> Vec<Range<usize>> {
+fn windows(plan: &Plan, ops: usize) -> Vec<Range<usize>> {
     let bytes = |ops: Range<usize>| -> usize {
         let names = temps(plan, ops);
         let ids = names.iter().filter_map(|name| plan.find(name));
@@ -521,7 +550,7 @@ fn windows(plan: &Plan) -> Vec<Range<usize>> {
     };
     let mut windows: Vec<Range<usize>> = Vec::new();
     let mut size = 0;
-    for i in 0..plan.ops.len() {
+    for i in 0..ops {
         // An upper bound: what two operations share is counted for both.
         let own = bytes(i..i + 1);
         match windows.last_mut() {
@@ -534,4 +563,28 @@ fn windows(plan: &Plan) -> Vec<Range<usize>> {
         size += own;
     }
     windows
+}
+
+/// `1,234,567`.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_counts_are_grouped() {
+        let counts = [0, 999, 1000, 1_234_567].map(grouped);
+        assert_eq!(counts, ["0", "999", "1,000", "1,234,567"]);
+    }
 }
