@@ -7,6 +7,7 @@
 
 use glim_gguf::{Array, Value};
 
+use super::Mtp;
 use super::types::FileType;
 use crate::checkpoint::Checkpoint;
 use crate::config::{IndexerKind, Scoring};
@@ -15,13 +16,9 @@ use crate::config::{IndexerKind, Scoring};
 const QUANTIZATION_VERSION: u32 = 2;
 
 /// Keys of the architecture, and those about the file's types.
-pub(super) fn keys(checkpoint: &Checkpoint, file_type: FileType) -> Vec<(String, Value)> {
+pub(super) fn keys(checkpoint: &Checkpoint, file_type: FileType, mtp: Mtp) -> Vec<(String, Value)> {
     let c = checkpoint.config();
-    let n_mtp = if checkpoint.mtp_tensors().is_empty() {
-        0
-    } else {
-        c.n_mtp_layers
-    };
+    let n_mtp = n_mtp(checkpoint, mtp);
     let gating = match c.moe.scoring {
         Scoring::Softmax => 1,
         Scoring::Sigmoid => 2,
@@ -70,6 +67,14 @@ pub(super) fn keys(checkpoint: &Checkpoint, file_type: FileType) -> Vec<(String,
     keys.set("attention.indexer.types", Value::Array(Array::Bool(full)));
     keys.general("quantization_version", QUANTIZATION_VERSION);
     keys.keys
+}
+
+/// The MTP blocks that will be written.
+pub(super) fn n_mtp(checkpoint: &Checkpoint, mtp: Mtp) -> usize {
+    match mtp {
+        Mtp::Keep if !checkpoint.mtp_tensors().is_empty() => checkpoint.config().n_mtp_layers,
+        _ => 0,
+    }
 }
 
 struct Keys<'a> {
