@@ -64,7 +64,7 @@ pub(crate) enum Command {
     Tokenize(cmd::tokenize::TokenizeArgs),
     /// Measure a model: perplexity of a text, or distance to a reference
     Eval(cmd::eval::EvalArgs),
-    /// Write a Hugging Face checkpoint as a GGUF file
+    /// Write a Hugging Face checkpoint as a GGUF file, or a GGUF model as a Hugging Face folder
     Convert(cmd::convert::ConvertArgs),
     /// Measure how fast a model's steps are, beside what this machine can do at most
     Bench(cmd::bench::BenchArgs),

@@ -243,8 +243,9 @@ impl From<ExportError> for Failure {
     fn from(error: ExportError) -> Self {
         match error {
             ExportError::Model(error) => error.into(),
-            // The file that is being written, not one that is read: a full disk is no bad data.
-            ExportError::Gguf(GgufError::Io { ref source, .. }) => {
+            // What is being written, not what is read: a full disk is no bad data.
+            ExportError::Gguf(GgufError::Io { ref source, .. })
+            | ExportError::Write { ref source, .. } => {
                 let exit = match source.kind() {
                     io::ErrorKind::NotFound => Exit::MissingFile,
                     io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -255,6 +256,7 @@ impl From<ExportError> for Failure {
                 Self::new(exit, error.to_string())
             }
             ExportError::Gguf(error) => error.into(),
+            ExportError::Occupied { .. } => Self::usage(error.to_string()),
             _ => Self::new(Exit::BadData, error.to_string()),
         }
     }

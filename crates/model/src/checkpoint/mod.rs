@@ -23,7 +23,9 @@ use glim_gguf::Gguf;
 use glim_quant::GgmlType;
 
 pub use self::hf::HfFolder;
+pub(crate) use self::hf_names::forms as hf_forms;
 pub use self::pieces::Pieces;
+pub(crate) use self::resolve::Form;
 use self::resolve::{Naming, Resolver, Stored, layer_list};
 use crate::catalogue::{Role, TensorSpec, catalogue, mtp_catalogue, mtp_optional};
 use crate::config::{Config, IndexerKind};
@@ -74,7 +76,7 @@ impl Source {
 
 /// Which part of a tensor that holds two logical ones: gate or up, keys or values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Half {
+pub(crate) enum Half {
     First,
     Second,
 }
@@ -342,7 +344,7 @@ fn indexer_specs(layer: usize) -> Vec<TensorSpec> {
         .collect()
 }
 
-fn kv_b_dims(config: &Config) -> KvBDims {
+pub(crate) fn kv_b_dims(config: &Config) -> KvBDims {
     KvBDims {
         n_heads: config.n_heads,
         nope: config.qk_nope_head_dim,

@@ -48,7 +48,7 @@ impl Stored {
 
 /// A form in which a source may hold one logical tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     /// As it is.
     Whole(String),
     /// Absent, and the same as another tensor.

@@ -1,4 +1,4 @@
-//! A checkpoint as a GGUF file, the way llama.cpp's converter writes it.
+//! A checkpoint as a GGUF file, the way llama.cpp's converter writes it, or as a Hugging Face folder ([`hf`]).
 //!
 //! [`ExportPlan`] decides everything from headers: the tensors in their order with names, dimensions and types, and the
 //! metadata. It can be printed, compared and tested without touching a weight. [`write`] carries it out tensor by
@@ -6,11 +6,12 @@
 //! its name only when it is whole and on disk.
 //!
 //! Source of order, types and keys: llama.cpp's converter (`conversion/base.py`, `deepseek.py`, `glm.py`) and gguf-py.
-//! A file written from a Hugging Face folder equals that converter's, tensor by tensor and byte by byte; [`keys`] says
+//! A file written from a Hugging Face folder equals that converter's, tensor by tensor and byte by byte; `keys.rs` says
 //! where metadata may differ.
 
 mod error;
 mod general;
+pub mod hf;
 mod keys;
 mod order;
 mod recode;
@@ -109,6 +110,7 @@ impl<'a> ExportPlan<'a> {
             return Err(ExportError::NoKey {
                 origin: checkpoint.source().name(),
                 what: "an indexer that rotates half-split pairs",
+                format: "GGUF",
             });
         }
         let tensors: Vec<ExportTensor<'a>> = order::order(checkpoint, mtp)
