@@ -43,6 +43,7 @@ mod byte_order;
 mod cursor;
 mod encode;
 mod error;
+mod extents;
 pub mod limits;
 mod metadata;
 mod mmap;

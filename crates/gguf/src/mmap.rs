@@ -12,11 +12,12 @@ use std::{fs::File, ops::Deref, path::Path};
 
 use memmap2::{Mmap, MmapOptions};
 
-use crate::error::GgufError;
+use crate::{error::GgufError, extents::Identity};
 
 /// Bytes of a file, wherever they live.
 pub(crate) enum Bytes {
-    Mapped(Mmap),
+    /// And what file that is, where files can be told apart.
+    Mapped(Mmap, Option<Identity>),
     Owned(Vec<u8>),
     Static(&'static [u8]),
 }
@@ -46,7 +47,15 @@ impl Bytes {
             let changed = std::io::Error::other("its size changes while it is being opened");
             return Err(GgufError::io(path, "map the file", changed));
         }
-        Ok(Self::Mapped(mapped))
+        Ok(Self::Mapped(mapped, Identity::of(&meta)))
+    }
+
+    /// The file that these bytes are mapped from.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        match self {
+            Self::Mapped(_, identity) => *identity,
+            Self::Owned(_) | Self::Static(_) => None,
+        }
     }
 }
 
@@ -55,7 +64,7 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) => map,
+            Self::Mapped(map, _) => map,
             Self::Owned(bytes) => bytes,
             Self::Static(bytes) => bytes,
         }

@@ -9,6 +9,7 @@ use std::{
 use crate::{
     byte_order::{ByteOrder, Turned},
     error::GgufError,
+    extents::Identity,
     metadata::Metadata,
     mmap::Bytes,
     reader::{Header, read_header},
@@ -217,6 +218,13 @@ impl Gguf {
             ByteOrder::Little => stored,
             ByteOrder::Big => self.turned[self.by_name[&tensor.name]].bytes(tensor, stored),
         }
+    }
+}
+
+impl Gguf {
+    /// The file that part `part` is mapped from.
+    pub(crate) fn identity(&self, part: usize) -> Option<Identity> {
+        self.storage[part].identity()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
@@ -52,11 +52,37 @@ impl NewFile {
 
     /// Hands what is buffered to the file and the file to the disk.
     pub(crate) fn sync(&mut self) -> Result<(), GgufError> {
-        let synced = self
-            .out
-            .flush()
-            .and_then(|()| self.out.get_ref().sync_all());
+        let synced = self.end().and_then(|()| self.out.get_ref().sync_all());
         synced.map_err(|e| GgufError::io(&self.target, "write the file", e))
+    }
+}
+
+impl NewFile {
+    /// Lets the file end where the writer stands: a hole at its end has no byte that would say so.
+    fn end(&mut self) -> io::Result<()> {
+        let len = self.out.stream_position()?;
+        self.out.flush()?;
+        self.out.get_ref().set_len(len)
+    }
+}
+
+/// Where a file is written to.
+pub(crate) trait Output: Write {
+    /// Leaves `bytes` bytes out, which will read as zeros: a hole, where there can be one.
+    fn skip(&mut self, bytes: u64) -> io::Result<()>;
+}
+
+impl Output for NewFile {
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        let too_long = |_| io::Error::from(io::ErrorKind::FileTooLarge);
+        let bytes = i64::try_from(bytes).map_err(too_long)?;
+        self.out.seek(SeekFrom::Current(bytes)).map(drop)
+    }
+}
+
+impl Output for Vec<u8> {
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        io::copy(&mut io::Read::take(io::repeat(0), bytes), self).map(drop)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     error::GgufError,
     limits::*,
     metadata::Metadata,
-    new_file::{self, NewFile},
+    new_file::{self, NewFile, Output},
     reader::{ALIGNMENT_KEY, alignment, sized},
     split,
     value::Value,
@@ -48,6 +48,9 @@ pub enum Source<'a> {
     /// They are written on demand, in one go, when it is the tensor's turn; the length must be what
     /// shape and type say.
     Stream(Produce<'a>),
+    /// Nowhere: the bytes are zeros that are not written. On file systems that know holes they take
+    /// no room on disk ([`crate::Gguf::extents`] tells them from data).
+    Hole,
 }
 
 impl fmt::Debug for Source<'_> {
@@ -55,6 +58,7 @@ impl fmt::Debug for Source<'_> {
         match self {
             Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
             Self::Stream(_) => f.write_str("Stream"),
+            Self::Hole => f.write_str("Hole"),
         }
     }
 }
@@ -386,7 +390,7 @@ fn cuts(sizes: &[u64], parts: usize) -> Vec<Range<usize>> {
 /// Writes a whole file: header, padding, and each tensor padded to the alignment.
 fn write_file(
     path: &Path,
-    out: &mut dyn Write,
+    out: &mut dyn Output,
     metadata: &Metadata,
     tensors: &mut [NewTensor<'_>],
     sizes: &[u64],
@@ -420,6 +424,12 @@ fn write_file(
                 produce(&mut counted).map_err(failed)?;
                 check_length(path, &tensor.name, counted.bytes, size)?;
             }
+            Source::Hole => {
+                // With its padding, so that the next block of the disk is not touched.
+                out.skip(size).map_err(failed)?;
+                out.skip(padding(size, alignment)).map_err(failed)?;
+                continue;
+            }
         }
         pad(out, size, alignment).map_err(failed)?;
     }
@@ -438,9 +448,14 @@ fn check_length(path: &Path, tensor: &str, found: u64, expected: u64) -> Result<
     })
 }
 
+/// Bytes from `len` up to the alignment, which is a power of two.
+fn padding(len: u64, alignment: u64) -> u64 {
+    len.wrapping_neg() & (alignment - 1)
+}
+
 /// Writes zeros after `len` bytes up to the alignment.
 fn pad(out: &mut dyn Write, len: u64, alignment: u64) -> io::Result<()> {
-    let zeros = len.wrapping_neg() & (alignment - 1); // the alignment is a power of two
+    let zeros = padding(len, alignment);
     io::copy(&mut io::Read::take(io::repeat(0), zeros), out).map(drop)
 }
 
