@@ -12,7 +12,7 @@
 mod error;
 mod general;
 pub mod hf;
-mod keys;
+pub(crate) mod keys;
 mod order;
 mod recode;
 mod types;
