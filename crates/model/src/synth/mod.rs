@@ -25,6 +25,7 @@ pub use self::write::{Data, Target, write};
 use crate::catalogue::{Role, TensorSpec, catalogue, mtp_catalogue};
 use crate::config::Config;
 use crate::export::keys;
+use crate::quantize::QuantizeError;
 
 /// Mean of a router's selection biases: from 5 to 35, another one in each layer.
 const ROUTER_BIAS_MEANS: (f32, f32) = (5.0, 35.0);
@@ -55,6 +56,10 @@ pub enum SynthError {
         /// What would do.
         known: String,
     },
+
+    /// A tensor that a mix has no rule for.
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
 
     /// A type without a decoder.
     #[error(transparent)]
@@ -108,10 +113,13 @@ impl SynthPlan {
         name: &str,
         text: &Metadata,
     ) -> Result<Self, SynthError> {
-        let specs = catalogue(config).into_iter().chain(mtp_catalogue(config));
+        let specs = [catalogue(config), mtp_catalogue(config)].concat();
+        let chosen = types.types(&specs, config)?;
         let tensors: Vec<SynthTensor> = specs
-            .map(|spec| SynthTensor {
-                ty: types.type_of(&spec, config),
+            .into_iter()
+            .zip(chosen)
+            .map(|(spec, ty)| SynthTensor {
+                ty,
                 fill: Fill::of(&spec),
                 spec,
             })
@@ -150,7 +158,7 @@ impl SynthPlan {
 impl SynthTensor {
     /// Its dimensions, fastest first.
     pub fn ggml_dims(&self) -> Vec<u64> {
-        self.spec.shape.iter().rev().map(|&n| n as u64).collect()
+        ggml_dims(&self.spec)
     }
 
     /// Blocks of its type; its rows are whole blocks, as the rules see to.
@@ -162,6 +170,11 @@ impl SynthTensor {
     pub fn byte_len(&self) -> u64 {
         self.blocks() * self.ty.block_bytes() as u64
     }
+}
+
+/// A tensor's dimensions, fastest first.
+fn ggml_dims(spec: &TensorSpec) -> Vec<u64> {
+    spec.shape.iter().rev().map(|&n| n as u64).collect()
 }
 
 impl Fill {

@@ -1,23 +1,27 @@
 //! Which type each tensor gets.
 //!
-//! A plain type goes to every matrix. What real files of this class look like is two tables by class of tensor, of files
-//! that their publishers or readers describe:
+//! Real files are mixes. Those of llama.cpp's quantiser follow its rules ([`crate::quantize`]); two more are tables by class
+//! of tensor, of files that their publishers or readers describe:
 //!
 //! - `ud-q2_k_xl`: Unsloth's GLM-5.2 UD-Q2_K_XL, from reports that list its tensors.
 //! - `q8_0-q4_k`: AesSedai's GLM-5.1 Q4_K_M, from its card: Q8_0, and routed experts Q4_K, down Q5_K.
 //!
-//! Vectors, the router and the projection of the index heads stay F32 in all of them. Where rows are no whole blocks
-//! (`attn_k_b` has 192 columns in GLM-5), llama.cpp's fall-backs apply (`tensor_type_fallback` in `src/llama-quant.cpp`).
+//! A plain type goes to every matrix, for types that no quantiser of ours makes. In both of these, vectors, the router and
+//! the projection of the index heads stay F32. Where rows are no whole blocks (`attn_k_b` has 192 columns in GLM-5),
+//! llama.cpp's fall-backs apply (`tensor_type_fallback` in `src/llama-quant.cpp`).
 
 use glim_quant::GgmlType;
 
 use super::SynthError;
 use crate::catalogue::{Role, TensorSpec};
 use crate::config::Config;
+use crate::quantize::{Facts, Mix, Options, TensorFacts, choose};
 
 /// Tells the type of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TypeRule {
+    /// As llama.cpp's quantiser makes it.
+    Mix(Mix),
     /// This one for every matrix.
     Plain(GgmlType),
     /// As in a file that somebody published.
@@ -70,6 +74,9 @@ impl TypeRule {
     /// # Errors
     /// [`SynthError::UnknownType`].
     pub fn from_name(name: &str) -> Result<Self, SynthError> {
+        if let Ok(mix) = Mix::from_name(name) {
+            return Ok(Self::Mix(mix));
+        }
         let lower = name.to_ascii_lowercase();
         if let Some(file) = Published::ALL.into_iter().find(|file| file.name() == lower) {
             return Ok(Self::Published(file));
@@ -85,22 +92,31 @@ impl TypeRule {
 
     /// All names.
     pub fn names() -> Vec<String> {
-        let files = Published::ALL.iter().map(|file| file.name().to_owned());
+        let mixes = Mix::ALL.iter().map(|mix| mix.name());
+        let files = Published::ALL.iter().map(|file| file.name());
         let types = GgmlType::ALL.iter().filter(|ty| ty.can_decode());
-        files
-            .chain(types.map(|ty| ty.name().to_ascii_lowercase()))
-            .collect()
+        let plain = types.map(|ty| ty.name().to_ascii_lowercase());
+        let plain = plain.filter(|name| Mix::from_name(name).is_err());
+        let named = mixes.chain(files).map(str::to_owned);
+        named.chain(plain).collect()
     }
 
-    /// The type of one tensor.
-    pub fn type_of(self, spec: &TensorSpec, _config: &Config) -> GgmlType {
-        if spec.role.is_float_only() || spec.role == Role::IndexerProj {
-            return GgmlType::F32;
-        }
-        let columns = spec.shape.last().copied().unwrap_or(1);
+    /// The types of all tensors of a model, in their order: some rules count tensors.
+    ///
+    /// # Errors
+    /// [`SynthError::Quantize`] if a mix has no rule for a tensor; it has one for all of the catalogue.
+    pub fn types(self, specs: &[TensorSpec], config: &Config) -> Result<Vec<GgmlType>, SynthError> {
+        let by_role = |type_of: &dyn Fn(Role) -> GgmlType| {
+            let of = |spec: &TensorSpec| match spec.role {
+                role if role.is_float_only() || role == Role::IndexerProj => GgmlType::F32,
+                role => fitting(type_of(role), spec.shape.last().copied().unwrap_or(1)),
+            };
+            Ok(specs.iter().map(of).collect())
+        };
         match self {
-            Self::Plain(ty) => fitting(ty, columns),
-            Self::Published(file) => fitting(file.type_of(spec.role), columns),
+            Self::Mix(mix) => mixed(mix, specs, config),
+            Self::Published(file) => by_role(&|role| file.type_of(role)),
+            Self::Plain(ty) => by_role(&|_| ty),
         }
     }
 
@@ -108,6 +124,7 @@ impl TypeRule {
     pub(super) fn file_type(self) -> u32 {
         use GgmlType as T;
         match self {
+            Self::Mix(mix) => mix.file_type(),
             Self::Published(Published::UdQ2KXl) => 10,
             Self::Published(Published::Q8_0Q4K) => 15,
             Self::Plain(ty) => match ty {
@@ -143,6 +160,27 @@ impl TypeRule {
     }
 }
 
+/// What the quantiser makes of the model that the converter writes.
+fn mixed(mix: Mix, specs: &[TensorSpec], config: &Config) -> Result<Vec<GgmlType>, SynthError> {
+    let dims: Vec<Vec<u64>> = specs.iter().map(super::ggml_dims).collect();
+    let facts: Vec<TensorFacts<'_>> = specs
+        .iter()
+        .zip(&dims)
+        .map(|(spec, dims)| TensorFacts {
+            name: &spec.name,
+            ggml_dims: dims,
+            // What the quantiser keeps as it is.
+            ty: GgmlType::F32,
+        })
+        .collect();
+    let options = Options {
+        mix: Some(mix),
+        ..Options::default()
+    };
+    let choices = choose(&Facts::of_config(config), &facts, &options)?;
+    Ok(choices.into_iter().map(|choice| choice.ty).collect())
+}
+
 /// `ty`, or what stands in for it in rows of so many columns.
 fn fitting(ty: GgmlType, columns: usize) -> GgmlType {
     use GgmlType as T;
@@ -166,7 +204,10 @@ fn fitting(ty: GgmlType, columns: usize) -> GgmlType {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use glim_gguf::Metadata;
+
     use super::*;
+    use crate::synth::SynthPlan;
 
     #[test]
     fn rows_that_are_no_whole_blocks_get_a_smaller_block_or_none() {
@@ -190,28 +231,19 @@ mod tests {
         }
         let refused = TypeRule::from_name("q9_9").unwrap_err().to_string();
         assert!(
-            refused.starts_with("`q9_9` is no type: expected one of ud-q2_k_xl, "),
+            refused.starts_with("`q9_9` is no type: expected one of f32, bf16, "),
             "{refused}"
         );
         assert!(TypeRule::from_name("i32").is_err());
     }
 
     #[test]
-    fn published_mixes_have_the_published_bits_per_weight() {
-        // Q8_0 with routed experts Q4_K, Q4_K, Q5_K: 432.8 GiB published for GLM-5.1. That file keeps the F32 tensors and
-        // adds about 0.1 GiB of rounding in its card; the router's 0.118 G parameters take 0.33 GiB more in F32.
+    fn the_published_mix_has_the_published_size() {
+        // Published for GLM-5.1: 432.8 GiB.
         let config = Config::glm5();
         let rule = TypeRule::from_name("q8_0-q4_k").unwrap();
-        let specs = crate::catalogue::catalogue(&config);
-        let bytes: u64 = specs
-            .iter()
-            .chain(&crate::catalogue::mtp_catalogue(&config))
-            .map(|spec| {
-                let ty = rule.type_of(spec, &config);
-                spec.elements() / ty.block_elems() as u64 * ty.block_bytes() as u64
-            })
-            .sum();
-        let gib = bytes as f64 / f64::from(1 << 30);
-        assert!((432.4..433.2).contains(&gib), "{gib}");
+        let plan = SynthPlan::new(&config, rule, "GLM-5", &Metadata::new()).unwrap();
+        let gib = plan.data_bytes() as f64 / f64::from(1 << 30);
+        assert_eq!(format!("{gib:.1}"), "432.8");
     }
 }

@@ -21,8 +21,8 @@ a model makes is noise. Tokenizer and chat template are those of the built-in mo
 vocabulary. With --sparse the headers are real and the data is holes that read as zeros: a file of full size that takes \
 no room.
 
-TYPE is a block type for every matrix (rows that are no whole blocks get a smaller one), or the mix of a published file: \
-ud-q2_k_xl, q8_0-q4_k.
+TYPE is a mix of llama.cpp's quantiser (q4_k_m, q6_k, iq4_xs, …), that of a published file (ud-q2_k_xl: Unsloth's \
+GLM-5.2; q8_0-q4_k: AesSedai's GLM-5.1), or a block type that no mix is named after (iq2_xs, tq1_0, …) for every matrix.
 
 Examples:
   glim synth tiny.gguf --shape tiny --type q8_0
@@ -40,7 +40,7 @@ pub(crate) struct SynthArgs {
     #[arg(long, value_parser = shapes())]
     shape: Shape,
     /// What weights are stored as
-    #[arg(long = "type", value_name = "TYPE", default_value = "q4_k", value_parser = rule)]
+    #[arg(long = "type", value_name = "TYPE", default_value = "q4_k_m", value_parser = rule)]
     types: TypeRule,
     /// Only the first trunk layers [default: all]
     #[arg(long, value_name = "N")]
