@@ -64,8 +64,10 @@ pub(crate) enum Command {
     Tokenize(cmd::tokenize::TokenizeArgs),
     /// Measure a model: perplexity of a text, or distance to a reference
     Eval(cmd::eval::EvalArgs),
-    /// Write a Hugging Face checkpoint as a GGUF file
+    /// Write a Hugging Face checkpoint as a GGUF file, or a GGUF model as a Hugging Face folder
     Convert(cmd::convert::ConvertArgs),
+    /// Write a model of a real shape with random weights, or with none
+    Synth(cmd::synth::SynthArgs),
     /// Measure how fast a model's steps are, beside what this machine can do at most
     Bench(cmd::bench::BenchArgs),
 }
@@ -78,6 +80,7 @@ impl Command {
             Command::Tokenize(args) => cmd::tokenize::run(&args, ui),
             Command::Eval(args) => cmd::eval::run(&args, ui),
             Command::Convert(args) => cmd::convert::run(&args, ui),
+            Command::Synth(args) => cmd::synth::run(&args, ui),
             Command::Bench(args) => cmd::bench::run(&args, ui),
         }
     }

@@ -5,4 +5,5 @@ pub(crate) mod convert;
 pub(crate) mod eval;
 pub(crate) mod inspect;
 pub(crate) mod run;
+pub(crate) mod synth;
 pub(crate) mod tokenize;
