@@ -11,7 +11,8 @@ use std::time::Instant;
 use glim_model::{Inventory, names, states};
 use glim_plan::sample::{SampleParams, TOKEN_CORRUPT, TOKEN_NONE_ALLOWED};
 use glim_plan::{
-    Backend, CacheGeometry, Caps, Plan, StepKind, StepResults, WeightSource, weight_groups,
+    Backend, CacheGeometry, Caps, Plan, ReadTarget, StepKind, StepResults, WeightSource,
+    weight_groups,
 };
 use glim_text::TokenId;
 
@@ -720,6 +721,32 @@ impl Engine {
             .into_iter()
             .for_each(|sequence| sequence.release(&mut self.pool));
         result
+    }
+
+    // --- for proofs ---
+
+    /// Prepares the plan of a serving step once more, changed by `edit` first.
+    pub(crate) fn prepare_edited(
+        &mut self,
+        kind: StepKind,
+        edit: impl FnOnce(Plan) -> Result<Plan, EngineError>,
+    ) -> Result<Prepared, EngineError> {
+        let plan = edit(self.steps.get(kind, false)?.plan.clone())?;
+        Prepared::new(&mut *self.backend, plan)
+    }
+
+    /// Runs a batch through such a step; the sequences stay as they are.
+    pub(crate) fn run_prepared(
+        &mut self,
+        prepared: &mut Prepared,
+        batch: &[BatchRow<'_>],
+    ) -> Result<StepResults, EngineError> {
+        prepared.run(&mut *self.backend, batch)
+    }
+
+    /// Reads the backend's memory.
+    pub(crate) fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, EngineError> {
+        Ok(self.backend.read(target)?)
     }
 
     // --- for benchmarks ---

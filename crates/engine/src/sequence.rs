@@ -37,6 +37,11 @@ impl Sequence {
         self.computed += n;
     }
 
+    /// Forgets the last `n` tokens; their blocks are kept.
+    pub(crate) fn rewind(&mut self, n: usize) {
+        self.computed = self.computed.saturating_sub(n);
+    }
+
     /// Slot of a position in every paged state.
     pub(crate) fn slot(&self, position: usize, block_size: usize) -> i32 {
         let block = self.blocks[position / block_size].0 as usize;

@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Tokenize(cmd::tokenize::TokenizeArgs),
     /// Measure a model: perplexity of a text, or distance to a reference
     Eval(cmd::eval::EvalArgs),
+    /// Prove that a model is what it says, and that what runs is the model
+    Verify(cmd::verify::VerifyArgs),
     /// Write a Hugging Face checkpoint as a GGUF file, or a GGUF model as a Hugging Face folder
     Convert(cmd::convert::ConvertArgs),
     /// Write a model of a real shape with random weights, or with none
@@ -79,6 +81,7 @@ impl Command {
             Command::Inspect(args) => cmd::inspect::run(&args, ui),
             Command::Tokenize(args) => cmd::tokenize::run(&args, ui),
             Command::Eval(args) => cmd::eval::run(&args, ui),
+            Command::Verify(args) => cmd::verify::run(&args, ui),
             Command::Convert(args) => cmd::convert::run(&args, ui),
             Command::Synth(args) => cmd::synth::run(&args, ui),
             Command::Bench(args) => cmd::bench::run(&args, ui),

@@ -131,6 +131,11 @@ impl Failure {
         self.exit
     }
 
+    /// The error in one line.
+    pub(crate) fn message(&self) -> String {
+        one_line(&self.message)
+    }
+
     /// The error as the value of `error` in a JSON object.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         serde_json::json!({ "kind": self.exit.name(), "message": one_line(&self.message), "hint": self.hint })

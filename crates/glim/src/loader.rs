@@ -9,12 +9,13 @@ use glim_cpu::{CpuBackend, CpuOptions};
 use glim_engine::{Budget, Engine, EngineOptions, EnginePlan};
 use glim_gguf::Gguf;
 use glim_model::checkpoint::Source;
+use glim_model::proof::{Check, of_open_error};
 use glim_model::{Checkpoint, Inventory};
 use glim_plan::{Backend, BackendError, WeightData, WeightSource};
 use glim_text::{TextModel, TextOptions, from_gguf, from_hf};
 
 use crate::builtin;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
@@ -28,7 +29,7 @@ pub(crate) struct ModelArg {
 }
 
 /// What the user decides about a model's text.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct TextArg {
     /// Cut text into pieces as this pre-tokenizer does, whatever the model's files say
     #[arg(long, value_name = "NAME")]
@@ -86,6 +87,22 @@ impl ModelArg {
             None => Ok(Checkpoint::from_gguf(builtin::open()?)?),
             Some(path) => Checkpoint::open(path).map_err(|error| self.explain(error.into())),
         }
+    }
+
+    /// Opens the checkpoint for a proof: one that is there and bad is a failed check.
+    pub(crate) fn proved(&self) -> Result<Result<Checkpoint, Check>, Failure> {
+        let opened = match &self.path {
+            None => Checkpoint::from_gguf(builtin::open()?),
+            Some(path) => Checkpoint::open(path),
+        };
+        opened.map(Ok).or_else(|error| {
+            let check = of_open_error(&error);
+            let failure = self.explain(error.into());
+            match failure.exit() {
+                Exit::BadData => Ok(Err(check)),
+                _ => Err(failure),
+            }
+        })
     }
 
     /// Opens the container, whatever model is in it.

@@ -155,6 +155,43 @@ impl Plan {
         Ok(id)
     }
 
+    /// The plan's first `ops` operations as a plan of their own, with the same inputs: temporaries that are read by nobody any more
+    /// become results, and what is no longer written is dropped. It is for looking into a step, at a moment: a buffer that is
+    /// updated in place can be read as it was before.
+    pub fn cut(&self, ops: usize) -> Self {
+        let mut plan = self.clone();
+        plan.ops.truncate(ops);
+        let (mut written, mut unread) = (
+            vec![false; plan.buffers.len()],
+            vec![false; plan.buffers.len()],
+        );
+        for part in plan.ops.iter().flat_map(|node| node.op.parts()) {
+            let access = part.access();
+            access
+                .reads
+                .iter()
+                .for_each(|id| unread[id.index()] = false);
+            for id in access
+                .writes
+                .iter()
+                .chain(&access.updates)
+                .chain(&access.appends)
+            {
+                (written[id.index()], unread[id.index()]) = (true, true);
+            }
+        }
+        for ((buffer, written), unread) in plan.buffers.iter_mut().zip(written).zip(unread) {
+            match buffer.kind {
+                BufferKind::Temp if unread => buffer.kind = BufferKind::Result,
+                BufferKind::Result | BufferKind::State(_) if !written => {
+                    buffer.kind = BufferKind::Temp
+                }
+                _ => {}
+            }
+        }
+        plan
+    }
+
     /// Buffers of one kind, with their ids.
     pub fn buffers_where(
         &self,

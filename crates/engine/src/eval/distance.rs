@@ -150,7 +150,7 @@ pub(super) fn relative(a: &[f32], reference: &[f32]) -> f64 {
 }
 
 /// `KL(reference ‖ model)` of two rows of logits, in nats.
-pub(super) fn kl(reference: &[f32], model: &[f32]) -> f64 {
+pub(crate) fn kl(reference: &[f32], model: &[f32]) -> f64 {
     let (zr, zm) = (log_sum_exp(reference), log_sum_exp(model));
     reference
         .iter()
@@ -163,7 +163,7 @@ pub(super) fn kl(reference: &[f32], model: &[f32]) -> f64 {
 }
 
 /// Index of the largest value, the first of equals.
-pub(super) fn arg_max(row: &[f32]) -> usize {
+pub(crate) fn arg_max(row: &[f32]) -> usize {
     let mut best = 0;
     for (i, v) in row.iter().enumerate() {
         if *v > row[best] {

@@ -1,9 +1,9 @@
 //! Measuring a model through the steps that serve it: perplexity of a text, distance to a reference.
 
 mod against;
-mod distance;
+pub(crate) mod distance;
 mod divergence;
-mod perplexity;
+pub(crate) mod perplexity;
 mod reference;
 
 pub use against::against;

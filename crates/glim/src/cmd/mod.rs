@@ -7,3 +7,4 @@ pub(crate) mod inspect;
 pub(crate) mod run;
 pub(crate) mod synth;
 pub(crate) mod tokenize;
+pub(crate) mod verify;

@@ -28,6 +28,11 @@ fn help_of_eval() {
 }
 
 #[test]
+fn help_of_verify() {
+    insta::assert_snapshot!(glim(&["verify", "--help"]).ok());
+}
+
+#[test]
 fn help_of_convert() {
     insta::assert_snapshot!(glim(&["convert", "--help"]).ok());
 }

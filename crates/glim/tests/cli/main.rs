@@ -14,6 +14,7 @@ mod synth;
 #[cfg(unix)]
 mod terminal;
 mod tokenize;
+mod verify;
 
 use std::path::{Path, PathBuf};
 

@@ -167,6 +167,17 @@ impl HfFolder {
         }
     }
 
+    /// The bytes of a tensor as they lie in the file, unless it is F8_E4M3.
+    pub(crate) fn data_of_plain(&self, tensor: &HfTensor) -> Option<&[u8]> {
+        (!tensor.is_fp8()).then(|| self.bytes(&tensor.at))
+    }
+
+    /// Some rows of an F8_E4M3 matrix, decoded as [`Self::data`] decodes all; nothing of other tensors.
+    pub(crate) fn data_rows(&self, tensor: &HfTensor, rows: Range<usize>) -> Vec<u8> {
+        self.fp8(tensor)
+            .map_or_else(Vec::new, |matrix| matrix.decode(rows))
+    }
+
     /// The matrix as stored, if it is F8_E4M3.
     pub(super) fn fp8(&self, tensor: &HfTensor) -> Option<fp8::Matrix<'_>> {
         let scales = tensor.scales.as_ref()?;

@@ -39,16 +39,6 @@ pub fn axpy(acc: &mut [f32], w: f32, x: &[f32]) {
     }
 }
 
-/// `out[t][m] = x[t] · w[m]` for rows `x` of `k` and rows `w` of `k`.
-pub fn matmul(x: &[f32], w: &[f32], k: usize, out: &mut [f32]) {
-    let m = w.len() / k;
-    for (j, w_row) in w.chunks_exact(k).enumerate() {
-        for (t, x_row) in x.chunks_exact(k).enumerate() {
-            out[t * m + j] = dot(x_row, w_row);
-        }
-    }
-}
-
 /// `x · rsqrt(mean(x²) + eps) ⊙ w`.
 #[inline]
 pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {

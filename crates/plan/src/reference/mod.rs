@@ -8,6 +8,7 @@ pub mod attention;
 mod exec;
 pub mod math;
 pub mod moe;
+pub mod recompute;
 
 use std::collections::HashMap;
 

@@ -1,40 +1,95 @@
 //! The router's choice and the chosen experts.
 
-use super::math::{axpy, matmul, sigmoid, softmax, swiglu};
+use super::math::{sigmoid, softmax};
 use crate::op::{RouterSpec, Scoring};
 
 /// Chooses experts for one row of router logits: ids ascending, and their weights.
 pub fn route(logits: &[f32], bias: Option<&[f32]>, spec: &RouterSpec) -> Vec<(usize, f32)> {
-    let mut scores = logits.to_vec();
-    match spec.scoring {
-        Scoring::Sigmoid => scores.iter_mut().for_each(|s| *s = sigmoid(*s)),
-        Scoring::Softmax => softmax(&mut scores),
-    }
-    let mut choice = scores.clone();
-    if let Some(bias) = bias {
-        choice.iter_mut().zip(bias).for_each(|(c, b)| *c += b);
-    }
+    let scores = scores(logits, spec);
+    let mut choice = biased(&scores, bias);
     if spec.n_group > 1 {
         keep_groups(&mut choice, spec.n_group, spec.topk_group);
     }
     let mut ids = largest(&choice, spec.k);
     ids.sort_unstable();
+    let weights = weights(&scores, &ids, spec);
+    ids.into_iter().zip(weights).collect()
+}
+
+fn scores(logits: &[f32], spec: &RouterSpec) -> Vec<f32> {
+    let mut scores = logits.to_vec();
+    match spec.scoring {
+        Scoring::Sigmoid => scores.iter_mut().for_each(|s| *s = sigmoid(*s)),
+        Scoring::Softmax => softmax(&mut scores),
+    }
+    scores
+}
+
+fn biased(scores: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+    let mut choice = scores.to_vec();
+    if let Some(bias) = bias {
+        choice.iter_mut().zip(bias).for_each(|(c, b)| *c += b);
+    }
+    choice
+}
+
+fn weights(scores: &[f32], ids: &[usize], spec: &RouterSpec) -> Vec<f32> {
     let sum: f32 = ids.iter().map(|e| scores[*e]).sum();
     let factor = if spec.norm {
         spec.scale / (sum + 1e-20)
     } else {
         spec.scale
     };
-    ids.into_iter().map(|e| (e, scores[e] * factor)).collect()
+    ids.iter().map(|e| scores[*e] * factor).collect()
 }
 
-/// A group's score is the sum of its two best; experts of the other groups cannot be chosen.
+/// What [`route`] weighs these experts with, whether it would choose them or not.
+pub fn route_weights(logits: &[f32], ids: &[usize], spec: &RouterSpec) -> Vec<f32> {
+    weights(&scores(logits, spec), ids, spec)
+}
+
+/// Whether [`route`] might choose `ids` (distinct, `k` of them) if each score were off by up to `margin`.
+pub fn might_route(
+    logits: &[f32],
+    bias: Option<&[f32]>,
+    spec: &RouterSpec,
+    ids: &[usize],
+    margin: f32,
+) -> bool {
+    let choice = biased(&scores(logits, spec), bias);
+    let size = choice.len() / spec.n_group.max(1);
+    let groups: Vec<f32> = choice.chunks_exact(size).map(group_score).collect();
+    // A group's score is a sum of two.
+    let slack = 2.0 * margin;
+    let better = |g: usize, by: f32| {
+        let others = groups.iter().enumerate().filter(|(other, _)| *other != g);
+        others.filter(|(_, score)| **score > groups[g] + by).count()
+    };
+    let may_be_kept = |g: usize| better(g, 2.0 * slack) < spec.topk_group;
+    let must_be_kept = |g: usize| better(g, -2.0 * slack) < spec.topk_group;
+    let least = ids.iter().map(|e| choice[*e]).fold(f32::INFINITY, f32::min);
+    let passed_over = |e: usize| {
+        let group = e / size;
+        let kept = must_be_kept(group) || ids.iter().any(|id| id / size == group);
+        kept && !ids.contains(&e) && choice[e] > least + 2.0 * margin
+    };
+    ids.len() == spec.k
+        && ids.iter().all(|e| may_be_kept(e / size))
+        && !(0..choice.len()).any(passed_over)
+}
+
+/// The sum of a group's two best.
+fn group_score(group: &[f32]) -> f32 {
+    largest(group, 2.min(group.len()))
+        .iter()
+        .map(|e| group[*e])
+        .sum()
+}
+
+/// Experts of groups other than the best cannot be chosen.
 fn keep_groups(choice: &mut [f32], n_group: usize, topk_group: usize) {
     let size = choice.len() / n_group;
-    let scores: Vec<f32> = choice
-        .chunks_exact(size)
-        .map(|group| largest(group, 2.min(size)).iter().map(|e| group[*e]).sum())
-        .collect();
+    let scores: Vec<f32> = choice.chunks_exact(size).map(group_score).collect();
     let kept = largest(&scores, topk_group);
     for (g, group) in choice.chunks_exact_mut(size).enumerate() {
         if !kept.contains(&g) {
@@ -67,36 +122,6 @@ pub fn top_k_merge(values: &[f32], ids: &[i32], k: usize) -> Vec<(f32, i32)> {
         .into_iter()
         .map(|i| (sorted[i], ids[order[i]]))
         .collect()
-}
-
-/// The weights of all experts, row-major: `gate`, `up` `[E, I, D]`, `down` `[E, D, I]`.
-pub(crate) struct Experts<'a> {
-    pub(crate) gate: &'a [f32],
-    pub(crate) up: &'a [f32],
-    pub(crate) down: &'a [f32],
-    pub(crate) inner: usize,
-}
-
-impl Experts<'_> {
-    /// `acc += weight · down(silu(gate x) ⊙ up x)` of expert `e`.
-    pub(crate) fn add(&self, e: usize, weight: f32, x: &[f32], acc: &mut [f32]) {
-        let (d, i) = (x.len(), self.inner);
-        let mut gate = vec![0.0; i];
-        let mut up = vec![0.0; i];
-        matmul(x, &self.gate[e * i * d..][..i * d], d, &mut gate);
-        matmul(x, &self.up[e * i * d..][..i * d], d, &mut up);
-        gate.iter_mut()
-            .zip(&up)
-            .for_each(|(g, u)| *g = swiglu(*g, *u));
-        let mut y = vec![0.0; acc.len()];
-        matmul(
-            &gate,
-            &self.down[e * acc.len() * i..][..acc.len() * i],
-            i,
-            &mut y,
-        );
-        axpy(acc, weight, &y);
-    }
 }
 
 #[cfg(test)]
@@ -143,6 +168,38 @@ mod tests {
             ..spec()
         };
         assert_eq!(ids(&route(&logits, None, &spec)), [2, 3]);
+    }
+
+    #[test]
+    fn a_choice_within_the_margin_is_possible_and_no_other() {
+        let logits = [2.0, 1.0, 0.99, -1.0];
+        let might = |ids: &[usize], margin| might_route(&logits, None, &spec(), ids, margin);
+        assert!(might(&[0, 1], 0.0));
+        assert!(!might(&[0, 2], 0.0) && might(&[0, 2], 0.01));
+        assert!(!might(&[0, 3], 0.1) && !might(&[0], 0.1));
+        // Bias decides who is chosen.
+        assert!(might_route(
+            &logits,
+            Some(&[0.0, 0.0, 0.0, 9.0]),
+            &spec(),
+            &[0, 3],
+            0.0
+        ));
+    }
+
+    #[test]
+    fn a_choice_from_a_group_that_could_not_be_kept_is_impossible() {
+        let spec = RouterSpec {
+            n_group: 2,
+            topk_group: 1,
+            ..spec()
+        };
+        let logits = [3.0, -3.0, 2.0, 2.0];
+        assert!(might_route(&logits, None, &spec, &[2, 3], 0.0));
+        assert!(!might_route(&logits, None, &spec, &[0, 1], 0.01));
+        assert!(!might_route(&logits, None, &spec, &[0, 2], 0.01));
+        let close = [2.0, 2.0, 2.0, 2.001];
+        assert!(might_route(&close, None, &spec, &[0, 1], 0.001));
     }
 
     #[test]

@@ -1,0 +1,524 @@
+//! Operation by operation: what the serving path wrote against what the file's bytes say.
+//!
+//! A step's temporaries are made results a few operations at a time, so that what is copied out stays below [`TAP_BYTES`], and the
+//! step runs once for each such window. An operation is then computed anew from the operands that it had, on all its rows, or
+//! [`ROWS`](super::ROWS) of them.
+//!
+//! A buffer that is updated in place shows only its last value. Its producer and the update are judged together: the update is
+//! computed on what the producer should have given, with the producer's bound. When that fails, or an operation that read the
+//! buffer before its update, the step is cut right before and right after each suspect, which shows its own operands and
+//! results.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use glim_plan::reference::recompute::{Live, Rows};
+use glim_plan::{BufferId, BufferKind, Op, Plan, StepKind, WeightSource};
+use glim_text::TokenId;
+
+use super::bounds::{Arithmetic, factor};
+use super::judge::{Bad, Bench, Expected, Judged, judge, judge_ints};
+use super::seen::Seen;
+use super::stage::{Stage, Which, at_end_of_prompt};
+use super::{Check, Level, Progress, Timer};
+use crate::engine::Engine;
+use crate::error::EngineError;
+
+/// Most bytes of temporaries that are copied out of one run (one operation's are, whatever they take).
+pub const TAP_BYTES: usize = 256 << 20;
+
+/// Failed operations that are named beside the first.
+const NAMED: usize = 4;
+
+/// How the steps are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe<'a> {
+    /// How the backend multiplies.
+    pub arithmetic: Arithmetic,
+    /// Threads of the recomputation.
+    pub threads: usize,
+    /// A text that the steps run on, repeated as often as the prompt needs; its end is what is looked at. Any ids will do, but only
+    /// a text is like what a model reads.
+    pub ids: &'a [TokenId],
+}
+
+/// Checks `prefill` and `decode`: each operation of a step, recomputed from `source`. The engine must be idle. `progress` counts
+/// operations.
+pub fn function(
+    engine: &mut Engine,
+    source: &dyn WeightSource,
+    probe: &Probe<'_>,
+    progress: Progress<'_>,
+) -> Vec<Check> {
+    let steps = [Which::Prefill, Which::Decode];
+    let mut done = 0;
+    let mut checks = Vec::with_capacity(steps.len());
+    for (n, which) in steps.into_iter().enumerate() {
+        let timer = Timer::start(Level::Function, which.name());
+        let result = at_end_of_prompt(engine, probe.ids, which, |stage| {
+            let plan = plan_of(stage)?;
+            let all = (done + plan.ops.len() * (steps.len() - n)) as u64;
+            let mut examiner = Examiner::new(&plan, source, *probe);
+            let start = done;
+            done += plan.ops.len();
+            let mut progress = |ops: usize| progress((start + ops) as u64, all);
+            examiner.run(stage, &mut progress)?;
+            Ok(examiner.check(timer.clone(), stage))
+        });
+        checks.push(result.unwrap_or_else(|error| {
+            let detail = format!("the {} step does not run to its end: {error}", which.name());
+            timer.failed("", 0, detail, None)
+        }));
+    }
+    checks
+}
+
+fn plan_of(stage: &mut Stage<'_>) -> Result<Plan, EngineError> {
+    let kind = stage.kind();
+    Ok(stage.engine().plan_of(kind)?.clone())
+}
+
+/// What a buffer should hold that is yet to be updated in place, and which operations made it so.
+struct Pending {
+    expected: Expected,
+    ops: Vec<usize>,
+}
+
+struct Examiner<'a> {
+    plan: &'a Plan,
+    source: &'a dyn WeightSource,
+    probe: Probe<'a>,
+    /// For each buffer, the operations that update it in place.
+    updates: HashMap<BufferId, Vec<usize>>,
+    pending: HashMap<BufferId, Pending>,
+    ops: usize,
+    kinds: BTreeSet<&'static str>,
+    elements: u64,
+    /// Largest share of its bound, and whose it is.
+    worst: (f32, String),
+    /// Failed operations: label, kind, what is wrong.
+    failed: Vec<(String, &'static str, Bad)>,
+    /// Bytes of each weight that were read.
+    bytes: BTreeMap<BufferId, u64>,
+}
+
+impl<'a> Examiner<'a> {
+    fn new(plan: &'a Plan, source: &'a dyn WeightSource, probe: Probe<'a>) -> Self {
+        let mut updates: HashMap<BufferId, Vec<usize>> = HashMap::new();
+        for (i, node) in plan.ops.iter().enumerate() {
+            for id in node.op.access().updates {
+                if plan.buffer(id).kind != BufferKind::Carry {
+                    updates.entry(id).or_default().push(i);
+                }
+            }
+        }
+        Self {
+            plan,
+            source,
+            probe,
+            updates,
+            pending: HashMap::new(),
+            ops: 0,
+            kinds: BTreeSet::new(),
+            elements: 0,
+            worst: (0.0, String::new()),
+            failed: Vec::new(),
+            bytes: BTreeMap::new(),
+        }
+    }
+
+    fn run(
+        &mut self,
+        stage: &mut Stage<'_>,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), EngineError> {
+        let kind = stage.kind();
+        for window in windows(self.plan) {
+            let taps = temps(self.plan, window.clone());
+            let tap = |plan: Plan| tapped(plan, &taps);
+            let mut prepared = stage.engine().prepare_edited(kind, tap)?;
+            let mut seen = Seen::run(stage, &mut prepared, self.source, window.clone())?;
+            let live = Live::read(self.plan, &seen)?;
+            for i in window {
+                self.op(stage, &mut seen, live, i)?;
+                progress(i + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges an operation by what a window's run has shown.
+    fn op(
+        &mut self,
+        stage: &mut Stage<'_>,
+        seen: &mut Seen<'_>,
+        live: Live,
+        i: usize,
+    ) -> Result<(), EngineError> {
+        let plan = self.plan;
+        let node = &plan.ops[i];
+        self.ops += 1;
+        for part in node.op.parts() {
+            self.kinds.insert(part.kind());
+            self.count_bytes(part, seen)?;
+            let later = |id: &BufferId| self.updates.get(id).and_then(|u| u.last()) > Some(&i);
+            let access = part.access();
+            let updated = access
+                .updates
+                .iter()
+                .find(|id| self.updates.contains_key(id));
+            if let Some(buffer) = updated {
+                let (expected, mut suspects) = match self.pending.remove(buffer) {
+                    Some(pending) => (self.update(seen, live, i, part, &pending)?, pending.ops),
+                    None => (None, Vec::new()),
+                };
+                suspects.push(i);
+                match expected {
+                    Some(expected) if later(buffer) => {
+                        let pending = Pending {
+                            expected,
+                            ops: suspects,
+                        };
+                        self.pending.insert(*buffer, pending);
+                    }
+                    Some(expected) => {
+                        let judged = judge(&expected, seen)?;
+                        match judged.bad {
+                            None => self.note(i, part, judged),
+                            Some(_) => self.single_out(stage, &suspects)?,
+                        }
+                    }
+                    None => self.single_out(stage, &suspects)?,
+                }
+                continue;
+            }
+            let early: Vec<BufferId> = access.reads.iter().copied().filter(later).collect();
+            if early.iter().any(|id| !self.untouched(part, *id, i)) {
+                self.single_out(stage, &[i])?;
+                continue;
+            }
+            let mut judged = Judged::default();
+            let bench = self.bench(seen, live, i);
+            if let Op::Route { .. } = part {
+                judged.add(bench.judge_route(part, seen)?);
+            } else {
+                let (floats, ints) = bench.expected(part)?;
+                for output in &ints {
+                    judged.add(judge_ints(output, seen)?);
+                }
+                for expected in floats {
+                    match self.updates.contains_key(&expected.buffer) {
+                        false => judged.add(judge(&expected, seen)?),
+                        true => {
+                            let pending = Pending {
+                                expected,
+                                ops: vec![i],
+                            };
+                            self.pending.insert(pending.expected.buffer, pending);
+                        }
+                    }
+                }
+            }
+            match judged.bad {
+                Some(_) if !early.is_empty() => self.single_out(stage, &[i])?,
+                _ => self.note(i, part, judged),
+            }
+        }
+        Ok(())
+    }
+
+    fn bench<'b>(&self, operands: &'b Seen<'b>, live: Live, i: usize) -> Bench<'b>
+    where
+        'a: 'b,
+    {
+        Bench {
+            operands,
+            live,
+            label: &self.plan.ops[i].label,
+            arithmetic: self.probe.arithmetic,
+            threads: self.probe.threads,
+        }
+    }
+
+    /// What an update in place gives on what its operand should have been. Rotations carry a pair's errors along.
+    fn update(
+        &self,
+        seen: &mut Seen<'_>,
+        live: Live,
+        i: usize,
+        op: &Op,
+        pending: &Pending,
+    ) -> Result<Option<Expected>, EngineError> {
+        let Op::Rope { x, .. } = op else {
+            return Ok(None);
+        };
+        let (label, before) = (&self.plan.ops[i].label, &pending.expected);
+        let rows: Vec<usize> = before.rows.iter().map(|(row, _)| *row).collect();
+        let decl = self.plan.buffer(*x);
+        let whole = |values: &mut dyn Iterator<Item = &Vec<f32>>| {
+            let mut all = vec![0.0; decl.elements()];
+            for (row, values) in rows.iter().zip(values) {
+                all[row * decl.row_elements()..][..values.len()].copy_from_slice(values);
+            }
+            Some((*x, all))
+        };
+        seen.supposed = whole(&mut before.rows.iter().map(|(_, values)| values));
+        let recompute = self.bench(seen, live, i).recompute().op(label, op, &rows);
+        let lengths = self
+            .bench(seen, live, i)
+            .recompute()
+            .spread(label, op, &rows);
+        seen.supposed = whole(&mut before.bounds.iter());
+        let carried = self
+            .bench(seen, live, i)
+            .recompute()
+            .spread(label, op, &rows);
+        seen.supposed = None;
+        let mut f32s =
+            [recompute?, lengths?, carried?]
+                .into_iter()
+                .map(
+                    |mut outputs| match outputs.pop().map(|output| output.rows) {
+                        Some(Rows::F32(rows)) => rows,
+                        _ => Vec::new(),
+                    },
+                );
+        let mut next = || f32s.next().unwrap_or_default();
+        let (rows, lengths, carried) = (next(), next(), next());
+        let own = factor(self.plan, op, 0, self.probe.arithmetic);
+        let bounds = lengths.iter().zip(&carried).zip(&before.bounds);
+        let bound =
+            |((length, carried), before): ((&f32, &f32), &f32)| carried.max(*before) + own * length;
+        Ok(Some(Expected {
+            buffer: *x,
+            rows,
+            bounds: bounds
+                .map(|(((_, l), (_, c)), b)| l.iter().zip(c).zip(b).map(bound).collect())
+                .collect(),
+        }))
+    }
+
+    /// Whether the columns of `id` that an operation reads are left alone by all later updates.
+    fn untouched(&self, op: &Op, id: BufferId, i: usize) -> bool {
+        let read: Vec<Range<usize>> = match op {
+            Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadProject { x, .. } => {
+                vec![x.start..x.start + x.len]
+            }
+            Op::CacheAppend { parts, .. } => parts
+                .iter()
+                .filter(|part| part.buffer == id)
+                .map(|part| part.start..part.start + part.len)
+                .collect(),
+            _ => return false,
+        };
+        let later = self.updates[&id].iter().filter(|update| **update > i);
+        later
+            .flat_map(|update| self.plan.ops[*update].op.parts())
+            .all(|part| match part {
+                Op::Rope { x, spec, .. } if *x == id => read
+                    .iter()
+                    .all(|read| read.end <= spec.start || spec.start + spec.n <= read.start),
+                part => !part.access().updates.contains(&id),
+            })
+    }
+
+    /// Judges each of these operations by itself, in runs that are cut right before and right after it, up to the first that fails.
+    fn single_out(&mut self, stage: &mut Stage<'_>, suspects: &[usize]) -> Result<(), EngineError> {
+        let (plan, kind) = (self.plan, stage.kind());
+        for i in suspects.iter().copied() {
+            let taps = temps(plan, i..i + 1);
+            let mut after = cut(stage, kind, i + 1, &taps)?;
+            let after = Seen::run(stage, &mut after, self.source, i..i + 1)?;
+            let mut prepared = match i {
+                0 => None,
+                _ => Some(cut(stage, kind, i, &taps)?),
+            };
+            let before = match &mut prepared {
+                Some(prepared) => {
+                    let mut before = Seen::run(stage, prepared, self.source, i..i)?;
+                    before.after = Some(&after);
+                    before
+                }
+                None => after.clone(),
+            };
+            let live = Live::read(plan, &after)?;
+            for part in plan.ops[i].op.parts() {
+                let bench = self.bench(&before, live, i);
+                let mut judged = Judged::default();
+                match part {
+                    Op::Route { .. } => judged = bench.judge_route(part, &after)?,
+                    _ => {
+                        let (floats, ints) = bench.expected(part)?;
+                        for expected in floats {
+                            judged.add(judge(&expected, &after)?);
+                        }
+                        for output in ints {
+                            judged.add(judge_ints(&output, &after)?);
+                        }
+                    }
+                }
+                let failed = judged.bad.is_some();
+                self.note(i, part, judged);
+                if failed {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, i: usize, part: &Op, judged: Judged) {
+        let label = &self.plan.ops[i].label;
+        self.elements += judged.elements;
+        if judged.worst > self.worst.0 {
+            self.worst = (judged.worst, format!("{label} ({})", part.kind()));
+        }
+        if let Some(bad) = judged.bad {
+            self.failed.push((label.clone(), part.kind(), bad));
+        }
+    }
+
+    /// Bytes of weights that an operation is recomputed from: of experts those that were chosen, of the embedding its rows.
+    fn count_bytes(&mut self, part: &Op, seen: &Seen<'_>) -> Result<(), EngineError> {
+        for id in part.access().reads {
+            let decl = self.plan.buffer(id);
+            if decl.kind != BufferKind::Weight {
+                continue;
+            }
+            let first = decl.shape.first().copied().unwrap_or(1).max(1);
+            let used = match part {
+                Op::Embed { out, .. } => self.plan.buffer(*out).shape[0].min(first),
+                Op::ExpertFfn { ids, .. } => {
+                    let k = self.plan.buffer(*ids).row_elements();
+                    let rows = Live::read(self.plan, seen)?.tokens;
+                    let chosen = (0..rows).map(|row| seen.row_i32(*ids, row, k));
+                    let chosen = chosen.collect::<Result<Vec<_>, _>>()?;
+                    let distinct: BTreeSet<i32> = chosen.into_iter().flatten().copied().collect();
+                    distinct.len().min(first)
+                }
+                _ => first,
+            };
+            let bytes = decl.bytes() as u64 / first as u64 * used as u64;
+            self.bytes.insert(id, bytes);
+        }
+        Ok(())
+    }
+
+    fn check(&self, timer: Timer, stage: &Stage<'_>) -> Check {
+        let (rows, step) = (stage.positions(), stage.which().name());
+        let at = match rows.len() {
+            1 => format!("1 row at position {}", rows.start),
+            n => format!("{n} rows at positions {} to {}", rows.start, rows.end - 1),
+        };
+        let covered = format!(
+            "{} operations of {} kinds in a {step} step of {at}: {} elements",
+            self.ops,
+            self.kinds.len(),
+            self.elements
+        );
+        let bytes = self.bytes.values().sum();
+        let Some((label, kind, bad)) = self.failed.first() else {
+            let detail = match &self.worst {
+                (0.0, _) => "every element is that of the recomputation, bit for bit".to_owned(),
+                (share, who) => format!(
+                    "furthest from the file's bytes: {who}, at {:.0} % of its bound",
+                    100.0 * share
+                ),
+            };
+            return timer.passed(covered, bytes, detail);
+        };
+        let others: Vec<&str> = self
+            .failed
+            .iter()
+            .skip(1)
+            .map(|(l, ..)| l.as_str())
+            .collect();
+        let more = match others.len() {
+            0 => String::new(),
+            n if n <= NAMED => format!("; so is {}", others.join(", ")),
+            n => format!(
+                "; so are {} and {} more",
+                others[..NAMED].join(", "),
+                n - NAMED
+            ),
+        };
+        let detail = format!(
+            "{label} ({kind}) leaves its bound in {}: {}, in {} elements{more}. The weights in the backend's memory are not the file's, or its kernel is wrong",
+            bad.element.tensor, bad.how, bad.wrong
+        );
+        timer.failed(covered, bytes, detail, Some(bad.element.clone()))
+    }
+}
+
+/// Prepares the first operations of a step, with these temporaries as results where they are written at all.
+fn cut(
+    stage: &mut Stage<'_>,
+    kind: StepKind,
+    ops: usize,
+    taps: &[String],
+) -> Result<crate::steps::Prepared, EngineError> {
+    stage.engine().prepare_edited(kind, |plan| {
+        let plan = plan.cut(ops);
+        let written: BTreeSet<BufferId> = plan
+            .ops
+            .iter()
+            .flat_map(|node| node.op.access().writes)
+            .collect();
+        let written = |name: &&String| plan.find(name).is_some_and(|id| written.contains(&id));
+        let taps: Vec<String> = taps.iter().filter(written).cloned().collect();
+        tapped(plan, &taps)
+    })
+}
+
+fn tapped(mut plan: Plan, taps: &[String]) -> Result<Plan, EngineError> {
+    for name in taps {
+        plan.tap(name)?;
+    }
+    Ok(plan)
+}
+
+/// Temporaries that some operations touch.
+fn temps(plan: &Plan, ops: Range<usize>) -> Vec<String> {
+    let mut ids = BTreeSet::new();
+    for part in plan.ops[ops].iter().flat_map(|node| node.op.parts()) {
+        let access = part.access();
+        ids.extend(
+            access
+                .reads
+                .iter()
+                .chain(&access.writes)
+                .chain(&access.updates)
+                .copied(),
+        );
+    }
+    let temp =
+        |id: &BufferId| matches!(plan.buffer(*id).kind, BufferKind::Temp | BufferKind::Result);
+    ids.into_iter()
+        .filter(temp)
+        .map(|id| plan.buffer(id).name.clone())
+        .collect()
+}
+
+/// Consecutive operations whose temporaries together stay below [`TAP_BYTES`].
+fn windows(plan: &Plan) -> Vec<Range<usize>> {
+    let bytes = |ops: Range<usize>| -> usize {
+        let names = temps(plan, ops);
+        let ids = names.iter().filter_map(|name| plan.find(name));
+        ids.map(|id| plan.buffer(id).bytes()).sum()
+    };
+    let mut windows: Vec<Range<usize>> = Vec::new();
+    let mut size = 0;
+    for i in 0..plan.ops.len() {
+        // An upper bound: what two operations share is counted for both.
+        let own = bytes(i..i + 1);
+        match windows.last_mut() {
+            Some(window) if size + own <= TAP_BYTES => window.end = i + 1,
+            _ => {
+                windows.push(i..i + 1);
+                size = 0;
+            }
+        }
+        size += own;
+    }
+    windows
+}

@@ -1,0 +1,236 @@
+//! What an operation wrote, held against what it should have written.
+
+use glim_plan::reference::moe::{might_route, route_weights};
+use glim_plan::reference::recompute::{Live, Operands, Output, Recompute, Rows};
+use glim_plan::{BackendError, BufferDecl, BufferId, BufferKind, Op, Plan};
+
+use super::BadElement;
+use super::bounds::{Arithmetic, UNDERFLOW, factor, score_margin, weight_factor};
+use super::seen::Seen;
+
+/// Numbers that a buffer should hold, each with how far it may be off.
+#[derive(Debug, Clone)]
+pub(super) struct Expected {
+    pub(super) buffer: BufferId,
+    pub(super) rows: Vec<(usize, Vec<f32>)>,
+    pub(super) bounds: Vec<Vec<f32>>,
+}
+
+/// The first element outside its bound, and what is to be said of it.
+#[derive(Debug, Clone)]
+pub(super) struct Bad {
+    pub(super) element: BadElement,
+    /// `off by 0.3 where 0.001 is allowed`.
+    pub(super) how: String,
+    /// Elements of the operation that are outside.
+    pub(super) wrong: u64,
+}
+
+/// How an operation did.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Judged {
+    pub(super) elements: u64,
+    /// Largest share of its bound that an element was off.
+    pub(super) worst: f32,
+    pub(super) bad: Option<Bad>,
+}
+
+impl Judged {
+    fn wrong(&mut self, how: impl FnOnce() -> String, element: impl FnOnce() -> BadElement) {
+        match &mut self.bad {
+            Some(bad) => bad.wrong += 1,
+            None => {
+                self.bad = Some(Bad {
+                    element: element(),
+                    how: how(),
+                    wrong: 1,
+                });
+            }
+        }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.elements += other.elements;
+        self.worst = self.worst.max(other.worst);
+        match (&mut self.bad, other.bad) {
+            (Some(bad), Some(more)) => bad.wrong += more.wrong,
+            (bad @ None, more) => *bad = more,
+            (Some(_), None) => {}
+        }
+    }
+}
+
+/// The arithmetic of one operation on given operands.
+pub(super) struct Bench<'a> {
+    pub(super) operands: &'a Seen<'a>,
+    pub(super) live: Live,
+    pub(super) label: &'a str,
+    pub(super) arithmetic: Arithmetic,
+    pub(super) threads: usize,
+}
+
+/// Rows that are looked at, of `n`.
+pub(super) fn sampled(n: usize) -> Vec<usize> {
+    let most = super::ROWS.min(n);
+    (0..most).map(|i| i * n / most).collect()
+}
+
+impl Bench<'_> {
+    fn plan(&self) -> &Plan {
+        self.operands.plan
+    }
+
+    pub(super) fn recompute(&self) -> Recompute<'_> {
+        Recompute::new(self.plan(), self.operands, self.live, self.threads)
+    }
+
+    /// The f32 results of an operation with their bounds, and its i32 results.
+    pub(super) fn expected(&self, op: &Op) -> Result<(Vec<Expected>, Vec<Output>), BackendError> {
+        let recompute = self.recompute();
+        let rows = sampled(recompute.live_rows(op));
+        let mut spreads = recompute.spread(self.label, op, &rows)?.into_iter();
+        let (mut floats, mut ints) = (Vec::new(), Vec::new());
+        for output in recompute.op(self.label, op, &rows)? {
+            let Rows::F32(rows) = output.rows else {
+                ints.push(output);
+                continue;
+            };
+            let factor = factor(self.plan(), op, floats.len(), self.arithmetic);
+            let spread = match spreads.next().map(|s| s.rows) {
+                Some(Rows::F32(spread)) => spread,
+                _ => Vec::new(),
+            };
+            let bound = |(_, row): (usize, Vec<f32>)| row.iter().map(|s| factor * s).collect();
+            floats.push(Expected {
+                buffer: output.buffer,
+                rows,
+                bounds: spread.into_iter().map(bound).collect(),
+            });
+        }
+        Ok((floats, ints))
+    }
+
+    /// The router's choice and weights.
+    pub(super) fn judge_route(&self, op: &Op, found: &Seen<'_>) -> Result<Judged, BackendError> {
+        let Op::Route {
+            bias,
+            spec,
+            ids,
+            expert_weights,
+            ..
+        } = op
+        else {
+            return Ok(Judged::default());
+        };
+        let recompute = self.recompute();
+        let rows = sampled(recompute.live_rows(op));
+        let logits = recompute.router_logits(self.label, op, &rows)?;
+        let spreads = recompute.spread(self.label, op, &rows)?;
+        let Some(Rows::F32(spreads)) = spreads.into_iter().next().map(|s| s.rows) else {
+            return Ok(Judged::default());
+        };
+        let bias = bias.map(|b| self.operands.weight(b)).transpose()?;
+        let bias = bias.as_ref().map(|b| b.vector()).transpose()?;
+        let largest = |values: &[f32]| values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let largest_bias = bias.as_deref().map_or(0.0, largest);
+        let factor = factor(self.plan(), op, 0, self.arithmetic);
+        let mut judged = Judged::default();
+        for ((t, logits), (_, spread)) in rows.into_iter().zip(logits).zip(spreads) {
+            let chosen = found.row_i32(*ids, t, spec.k)?;
+            judged.elements += 2 * spec.k as u64;
+            let error = factor * largest(&spread);
+            let margin = score_margin(error, largest_bias);
+            let mut distinct: Vec<usize> = chosen
+                .iter()
+                .filter_map(|e| usize::try_from(*e).ok().filter(|e| *e < logits.len()))
+                .collect();
+            distinct.dedup();
+            let own = glim_plan::reference::moe::route(&logits, bias.as_deref(), spec);
+            if !might_route(&logits, bias.as_deref(), spec, &distinct, margin) {
+                let own: Vec<i32> = own.iter().map(|(e, _)| *e as i32).collect();
+                let col = own.iter().zip(chosen).position(|(own, found)| own != found);
+                judged.wrong(
+                    || format!("the experts {chosen:?} were chosen, not {own:?}, and no score is within {margin:.1e} of a tie that would allow it"),
+                    || element(self.plan().buffer(*ids), t, col.unwrap_or(0), &format!("{own:?}"), &format!("{chosen:?}")),
+                );
+                continue;
+            }
+            let weights = Expected {
+                buffer: *expert_weights,
+                bounds: vec![
+                    route_weights(&logits, &distinct, spec)
+                        .iter()
+                        .map(|w| w.abs() * weight_factor(error))
+                        .collect(),
+                ],
+                rows: vec![(t, route_weights(&logits, &distinct, spec))],
+            };
+            judged.add(judge(&weights, found)?);
+        }
+        Ok(judged)
+    }
+}
+
+/// Numbers against what was found.
+pub(super) fn judge(expected: &Expected, found: &Seen<'_>) -> Result<Judged, BackendError> {
+    let decl = found.plan.buffer(expected.buffer);
+    let mut judged = Judged::default();
+    for ((row, values), bounds) in expected.rows.iter().zip(&expected.bounds) {
+        let seen = found.row_f32(expected.buffer, *row, values.len())?;
+        judged.elements += values.len() as u64;
+        for (col, ((value, bound), seen)) in values.iter().zip(bounds).zip(seen).enumerate() {
+            let off = (value - seen).abs();
+            let allowed = if *bound > 0.0 { bound + UNDERFLOW } else { 0.0 };
+            // Not `off > allowed`: what is not a number is wrong.
+            if off <= allowed {
+                judged.worst = judged
+                    .worst
+                    .max(if off > 0.0 { off / allowed } else { 0.0 });
+            } else {
+                judged.wrong(
+                    || format!("off by {off:.1e} where {allowed:.1e} is allowed"),
+                    || element(decl, *row, col, &format!("{value:?}"), &format!("{seen:?}")),
+                );
+            }
+        }
+    }
+    Ok(judged)
+}
+
+/// Positions and tokens, which have no freedom: they are chosen from numbers that were seen.
+pub(super) fn judge_ints(expected: &Output, found: &Seen<'_>) -> Result<Judged, BackendError> {
+    let Rows::I32(rows) = &expected.rows else {
+        return Ok(Judged::default());
+    };
+    let decl = found.plan.buffer(expected.buffer);
+    let mut judged = Judged::default();
+    for (row, values) in rows {
+        let seen = found.row_i32(expected.buffer, *row, values.len())?;
+        judged.elements += values.len() as u64;
+        for (col, (value, seen)) in values.iter().zip(seen).enumerate() {
+            if value != seen {
+                judged.wrong(
+                    || format!("{seen} where the same numbers give {value}"),
+                    || element(decl, *row, col, &value.to_string(), &seen.to_string()),
+                );
+            }
+        }
+    }
+    Ok(judged)
+}
+
+/// An element of a buffer's row, in the coordinates of its last axis.
+fn element(decl: &BufferDecl, row: usize, col: usize, expected: &str, found: &str) -> BadElement {
+    let last = decl.shape.last().copied().unwrap_or(1).max(1);
+    let rows = match decl.kind {
+        BufferKind::State(_) => 1,
+        _ => decl.row_elements() / last,
+    };
+    BadElement {
+        tensor: decl.name.clone(),
+        row: (row * rows.max(1) + col / last) as u64,
+        col: (col % last) as u64,
+        expected: expected.into(),
+        found: found.into(),
+    }
+}

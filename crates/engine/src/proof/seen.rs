@@ -1,0 +1,167 @@
+//! What a step's operations read and wrote, as it was seen from outside.
+
+use std::collections::HashMap;
+
+use glim_plan::reference::recompute::{Matrix, Operands};
+use glim_plan::{
+    BackendError, BufferId, BufferKind, InputKind, Plan, StepInputs, StepResults, WeightSource,
+};
+
+use super::stage::{Ran, Stage};
+use crate::error::EngineError;
+use crate::steps::Prepared;
+
+/// One run: its results, inputs, states after and carries before; weights come from the file.
+#[derive(Clone)]
+pub(super) struct Seen<'a> {
+    pub(super) plan: &'a Plan,
+    source: &'a dyn WeightSource,
+    results: StepResults,
+    inputs: StepInputs,
+    states: HashMap<BufferId, Vec<f32>>,
+    carry_before: Vec<i32>,
+    carry_after: Vec<i32>,
+    /// A buffer as it should have been, in place of what it was.
+    pub(super) supposed: Option<(BufferId, Vec<f32>)>,
+    /// A run that went on, for what this one did not come to.
+    pub(super) after: Option<&'a Seen<'a>>,
+}
+
+impl<'a> Seen<'a> {
+    /// Runs a step and looks at it; states are read if one of `ops` touches them.
+    pub(super) fn run(
+        stage: &mut Stage<'_>,
+        prepared: &'a mut Prepared,
+        source: &'a dyn WeightSource,
+        ops: std::ops::Range<usize>,
+    ) -> Result<Self, EngineError> {
+        let Ran {
+            results,
+            carry_before,
+        } = stage.run(prepared)?;
+        let prepared = &*prepared;
+        let mut states = HashMap::new();
+        for node in &prepared.plan.ops[ops] {
+            let access = node.op.access();
+            for id in access.reads.iter().chain(&access.appends) {
+                let buffer = prepared.plan.buffer(*id);
+                if matches!(buffer.kind, BufferKind::State(_)) && !states.contains_key(id) {
+                    states.insert(*id, stage.state(&buffer.name)?);
+                }
+            }
+        }
+        Ok(Self {
+            plan: &prepared.plan,
+            source,
+            results,
+            inputs: prepared.inputs.clone(),
+            states,
+            carry_before,
+            carry_after: stage.carry()?,
+            supposed: None,
+            after: None,
+        })
+    }
+
+    /// Row `row` of a buffer, from its first element on: as the run left it.
+    pub(super) fn row_f32(
+        &self,
+        id: BufferId,
+        row: usize,
+        len: usize,
+    ) -> Result<&[f32], BackendError> {
+        let b = self.plan.buffer(id);
+        let (values, width) = match b.kind {
+            BufferKind::State(_) => (self.f32s(id)?, b.elements()),
+            _ => (self.result(id)?, b.row_elements()),
+        };
+        let found = values.get(row * width..).and_then(|rest| rest.get(..len));
+        found.ok_or_else(|| self.missing(id))
+    }
+
+    /// The same of i32; a carry as the run left it.
+    pub(super) fn row_i32(
+        &self,
+        id: BufferId,
+        row: usize,
+        len: usize,
+    ) -> Result<&[i32], BackendError> {
+        let b = self.plan.buffer(id);
+        let values = match b.kind {
+            BufferKind::Carry => &self.carry_after,
+            _ => self.i32s(id)?,
+        };
+        let found = values
+            .get(row * b.row_elements()..)
+            .and_then(|rest| rest.get(..len));
+        found.ok_or_else(|| self.missing(id))
+    }
+
+    fn result(&self, id: BufferId) -> Result<&[f32], BackendError> {
+        match (self.results.f32s(&self.plan.buffer(id).name), self.after) {
+            (Some(values), _) => Ok(values),
+            (None, Some(after)) => after.result(id),
+            (None, None) => Err(self.missing(id)),
+        }
+    }
+
+    fn input(&self, kind: InputKind) -> &[u32] {
+        self.inputs.get(kind)
+    }
+
+    fn missing(&self, id: BufferId) -> BackendError {
+        BackendError::Missing {
+            plan: self.plan.name.clone(),
+            what: "result",
+            name: self.plan.buffer(id).name.clone(),
+            action: "given by the run",
+        }
+    }
+}
+
+impl Operands for Seen<'_> {
+    fn f32s(&self, id: BufferId) -> Result<&[f32], BackendError> {
+        if let Some((supposed, values)) = &self.supposed
+            && *supposed == id
+        {
+            return Ok(values);
+        }
+        match self.plan.buffer(id).kind {
+            BufferKind::State(_) => match (self.states.get(&id), self.after) {
+                (Some(rows), _) => Ok(rows),
+                (None, Some(after)) => after.f32s(id),
+                (None, None) => Err(self.missing(id)),
+            },
+            BufferKind::Input(kind) => Ok(bytemuck::cast_slice(self.input(kind))),
+            _ => self.result(id),
+        }
+    }
+
+    fn i32s(&self, id: BufferId) -> Result<&[i32], BackendError> {
+        let b = self.plan.buffer(id);
+        match b.kind {
+            BufferKind::Input(kind) => Ok(bytemuck::cast_slice(self.input(kind))),
+            BufferKind::Carry => Ok(&self.carry_before),
+            _ => match (self.results.i32s(&b.name), self.after) {
+                (Some(values), _) => Ok(values),
+                (None, Some(after)) => after.i32s(id),
+                (None, None) => Err(self.missing(id)),
+            },
+        }
+    }
+
+    fn weight(&self, id: BufferId) -> Result<Matrix<'_>, BackendError> {
+        let name = &self.plan.buffer(id).name;
+        let data = self.source.weight(name)?;
+        let decl = self.plan.buffer(id);
+        if data.ty != decl.dtype || data.shape != decl.shape {
+            return Err(BackendError::WeightDiffers {
+                weight: name.clone(),
+                plan: self.plan.name.clone(),
+                found: format!("{} {:?}", data.ty, data.shape),
+                expected: format!("{} {:?}", decl.dtype, decl.shape),
+            });
+        }
+        Matrix::blocks(name, data)
+    }
+}

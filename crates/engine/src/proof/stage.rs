@@ -1,0 +1,185 @@
+//! The steps that a proof looks into: the end of a prompt, and the token after it.
+//!
+//! The prompt is longer than the indexer keeps, if the context is: all but its last rows run in chunks, as any prompt does. The last
+//! chunk is the prefill step of the proof. It can run any number of times: it writes the same rows to the same slots.
+
+use glim_model::{Inventory, names};
+use glim_plan::sample::SampleParams;
+use glim_plan::{ReadTarget, StepKind, StepResults};
+use glim_text::TokenId;
+
+use crate::buckets::prefill_chunks;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::sequence::Sequence;
+use crate::steps::{BatchRow, CARRIED, Draw, Prepared};
+
+/// Rows of the prefill step.
+pub const ROWS: usize = 64;
+
+/// Context that a proof needs to look beyond what the model's indexer keeps, in tokens.
+pub fn context(inventory: &Inventory) -> usize {
+    let c = inventory.config();
+    (c.indexer.topk + ROWS + 1).min(c.max_context)
+}
+
+/// Which step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    Prefill,
+    Decode,
+}
+
+impl Which {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// A prompt whose beginning is in the cache.
+pub(super) struct Stage<'e> {
+    engine: &'e mut Engine,
+    sequence: &'e mut Sequence,
+    /// Its last rows.
+    tail: Vec<TokenId>,
+    mask: Vec<u32>,
+    which: Which,
+}
+
+/// One run of a step, and what it found when it began.
+pub(super) struct Ran {
+    pub(super) results: StepResults,
+    pub(super) carry_before: Vec<i32>,
+}
+
+/// Runs `f` at the end of a prompt made of `ids`.
+pub(super) fn at_end_of_prompt<T>(
+    engine: &mut Engine,
+    ids: &[TokenId],
+    which: Which,
+    f: impl FnOnce(&mut Stage<'_>) -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    let length = context(engine.inventory()).min(engine.context()).max(2) - 1;
+    let prompt = prompt(ids, length, engine.inventory().config().vocab_size);
+    let rows = ROWS.min(length).min(engine.max_chunk());
+    let (head, tail) = prompt.split_at(length - rows);
+    let vocab = engine.inventory().config().vocab_size;
+    engine.with_sequence(|engine, sequence| {
+        engine.reserve(sequence, (length + 1).min(engine.context()))?;
+        for chunk in prefill_chunks(head.len(), engine.max_chunk()) {
+            let kind = engine.prefill_kind(chunk.len());
+            let row = BatchRow {
+                tokens: &head[chunk.clone()],
+                sequence,
+                slot: 0,
+                draw: None,
+            };
+            engine.run_batch(kind, &[row])?;
+            sequence.advance(chunk.len());
+        }
+        f(&mut Stage {
+            engine,
+            sequence,
+            tail: tail.to_vec(),
+            mask: vec![u32::MAX; vocab.div_ceil(32)],
+            which,
+        })
+    })
+}
+
+/// `length` ids of a text, which is repeated; without a text ids that spread over the vocabulary.
+pub(super) fn prompt(ids: &[TokenId], length: usize, vocab: usize) -> Vec<TokenId> {
+    let known = ids.iter().filter(|id| (id.0 as usize) < vocab);
+    let mut prompt: Vec<TokenId> = known.copied().cycle().take(length).collect();
+    let spread = |i: usize| TokenId((i as u64 * 7919 % vocab as u64) as u32);
+    prompt.extend((prompt.len()..length).map(spread));
+    prompt
+}
+
+impl Stage<'_> {
+    /// The step's kind: that of the smallest bucket which holds it.
+    pub(super) fn kind(&self) -> StepKind {
+        match self.which {
+            Which::Prefill => self.engine.prefill_kind(self.tail.len()),
+            Which::Decode => self.engine.decode_kind(1),
+        }
+    }
+
+    pub(super) fn which(&self) -> Which {
+        self.which
+    }
+
+    /// Positions of the step's rows.
+    pub(super) fn positions(&self) -> std::ops::Range<usize> {
+        let first = self.sequence.computed();
+        match self.which {
+            Which::Prefill => first..first + self.tail.len(),
+            Which::Decode => first + self.tail.len()..first + self.tail.len() + 1,
+        }
+    }
+
+    pub(super) fn engine(&mut self) -> &mut Engine {
+        self.engine
+    }
+
+    /// Runs a form of the step. A decode step finds the token that the prefill step before it has drawn.
+    pub(super) fn run(&mut self, prepared: &mut Prepared) -> Result<Ran, EngineError> {
+        if self.which == Which::Prefill {
+            let carry_before = self.carry()?;
+            let batch = [row(&self.tail, self.sequence, &self.mask)];
+            let results = self.engine.run_prepared(prepared, &batch)?;
+            return Ok(Ran {
+                results,
+                carry_before,
+            });
+        }
+        let kind = self.engine.prefill_kind(self.tail.len());
+        self.engine
+            .run_batch(kind, &[row(&self.tail, self.sequence, &self.mask)])?;
+        let carry_before = self.carry()?;
+        self.sequence.advance(self.tail.len());
+        let batch = [row(&[CARRIED], self.sequence, &self.mask)];
+        let results = self.engine.run_prepared(prepared, &batch);
+        self.sequence.rewind(self.tail.len());
+        Ok(Ran {
+            results: results?,
+            carry_before,
+        })
+    }
+
+    /// The carried tokens as they are now.
+    pub(super) fn carry(&self) -> Result<Vec<i32>, EngineError> {
+        let bytes = self.engine.read(ReadTarget::Carry(names::CARRIED_TOKEN))?;
+        let words = bytes.as_chunks::<4>().0.iter();
+        Ok(words.map(|word| i32::from_ne_bytes(*word)).collect())
+    }
+
+    /// The rows of a state as they are now.
+    pub(super) fn state(&self, name: &str) -> Result<Vec<f32>, EngineError> {
+        let bytes = self.engine.read(ReadTarget::State(name))?;
+        let words = bytes.as_chunks::<4>().0.iter();
+        Ok(words.map(|word| f32::from_ne_bytes(*word)).collect())
+    }
+}
+
+/// The tokens as a batch, the next one drawn greedily.
+fn row<'b>(tokens: &'b [TokenId], sequence: &'b Sequence, mask: &'b [u32]) -> BatchRow<'b> {
+    let params = SampleParams {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: 0,
+        choice: 0,
+        position: (sequence.computed() + tokens.len()) as u32,
+    };
+    BatchRow {
+        tokens,
+        sequence,
+        slot: 0,
+        draw: Some(Draw { params, mask }),
+    }
+}

@@ -1,0 +1,264 @@
+//! The levels, run one after the other with progress.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use glim_engine::proof::{Arithmetic, Check, Level, Outcome, Probe, SENSE_TEXTS, Timer};
+use glim_engine::{Engine, EngineOptions, EnginePlan, proof as running};
+use glim_model::{Checkpoint, Inventory, proof};
+use glim_plan::Backend;
+use glim_text::{Special, TokenId};
+
+use super::report::Report;
+use super::{VerifyArgs, failed};
+use crate::exit::{Exit, Failure};
+use crate::loader::{self, Text, TextArg};
+use crate::progress::{Progress, Unit};
+use crate::ui::Ui;
+use crate::units;
+
+/// Numbers of ranks that are tried when none are named.
+const WORLD_SIZES: [usize; 3] = [2, 4, 8];
+
+pub(super) struct Levels<'a> {
+    args: &'a VerifyArgs,
+    checkpoint: &'a Checkpoint,
+    ui: &'a Ui,
+}
+
+impl<'a> Levels<'a> {
+    pub(super) fn new(args: &'a VerifyArgs, checkpoint: &'a Checkpoint, ui: &'a Ui) -> Self {
+        Self {
+            args,
+            checkpoint,
+            ui,
+        }
+    }
+
+    pub(super) fn run(&self, report: &mut Report) -> Result<(), Failure> {
+        let (args, checkpoint) = (self.args, self.checkpoint);
+        if args.wants(Level::File) {
+            let found = self.bytes("reading", proof::file_bytes(checkpoint), |progress| {
+                proof::file(checkpoint, progress)
+            });
+            report.digest = Some(found.digest.to_string());
+            report.add(found.checks);
+        }
+        if args.wants(Level::Layout) {
+            let total = proof::layout_bytes(checkpoint);
+            report.add(self.bytes("layout", total, |progress| {
+                proof::layout(checkpoint, progress)
+            }));
+        }
+        match &args.against {
+            Some(path) => report.add(self.against(path)?),
+            None => report.leave_out(
+                "3 checkpoint",
+                "no reference to compare with (--against): only that shows faults which leave every number plausible",
+            ),
+        }
+        if args.wants(Level::Shards) {
+            report.add(self.shards());
+        }
+        let runs = args.wants(Level::Function) || args.wants(Level::Sense);
+        if runs {
+            report.add(self.running()?);
+        }
+        for level in super::LEVELS {
+            if level != Level::Checkpoint && !args.wants(level) {
+                report.leave_out(&format!("{} {level}", level.number()), "not among --levels");
+            }
+        }
+        report.leave_out(
+            "5 residence",
+            "there is no device memory in this build; level 6 covers the weights that its steps read",
+        );
+        for check in report.checks().filter(|check| check.outcome != Outcome::Skipped) {
+            self.ui.detail(|| format!("{} {}: {}", check.level, check.name, check.detail));
+        }
+        Ok(())
+    }
+
+    /// Shows the bytes that a job has done.
+    fn bytes<T>(
+        &self,
+        what: &'static str,
+        total: u64,
+        job: impl FnOnce(proof::Progress<'_>) -> T,
+    ) -> T {
+        let progress = Mutex::new(Progress::new(self.ui, what, Unit::Bytes, total));
+        job(&|n| {
+            progress
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .add(n);
+        })
+    }
+
+    fn against(&self, path: &Path) -> Result<Vec<Check>, Failure> {
+        let other = Checkpoint::open(path)?;
+        let total = proof::against_bytes(self.checkpoint, &other);
+        Ok(self.bytes("comparing", total, |progress| {
+            proof::against(self.checkpoint, &other, progress)
+        }))
+    }
+
+    /// A number of ranks that the user named must do; of the usual ones those are taken that do.
+    fn shards(&self) -> Vec<Check> {
+        let sizes = self.args.tp.as_deref().unwrap_or(&WORLD_SIZES);
+        let total = proof::shards_bytes(self.checkpoint, sizes.len());
+        let mut checks = self.bytes("shards", total, |progress| {
+            proof::shards(self.checkpoint, sizes, progress)
+        });
+        if self.args.tp.is_some() {
+            for check in &mut checks {
+                if check.outcome == Outcome::Skipped {
+                    check.outcome = Outcome::Failed;
+                }
+            }
+        }
+        checks
+    }
+
+    /// Levels 6 and 7.
+    fn running(&self) -> Result<Vec<Check>, Failure> {
+        let text = TextArg::default().of(self.checkpoint);
+        let ids = match &text {
+            Ok(text) => Some(encode(text)?),
+            Err(_) => None,
+        };
+        let longest = ids.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        let mut engine = match self.engine(longest) {
+            Ok(engine) => engine,
+            Err(checks) => return Ok(checks),
+        };
+        let mut checks = Vec::new();
+        if self.args.wants(Level::Function) {
+            checks.extend(self.function(&mut engine, ids.iter().flatten().next_back()));
+        }
+        if self.args.wants(Level::Sense) {
+            checks.push(match text {
+                Ok(text) => {
+                    let texts = SENSE_TEXTS.len() as u64;
+                    let mut progress = Progress::new(self.ui, "reading texts", Unit::Things("texts"), texts);
+                    let tokenizer = &text.model.tokenizer;
+                    running::sense(&mut engine, tokenizer, &mut |done, _| {
+                        progress.set(done, String::new());
+                    })
+                }
+                Err(failure) => self.excuse(Level::Sense, "text", &failure),
+            });
+        }
+        Ok(checks)
+    }
+
+    fn function(&self, engine: &mut Engine, ids: Option<&Vec<TokenId>>) -> Vec<Check> {
+        let cpu = self.args.cpu();
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let probe = Probe {
+            arithmetic: match cpu.math {
+                glim_cpu::Math::Exact => Arithmetic::Exact,
+                glim_cpu::Math::Fast => Arithmetic::EightBit,
+            },
+            threads: cpu.threads.unwrap_or(available),
+            ids: ids.map_or(&[], Vec::as_slice),
+        };
+        let operations = |what| {
+            let mut progress: Option<Progress<'a>> = None;
+            move |done, total| {
+                let new = || Progress::new(self.ui, what, Unit::Things("operations"), total);
+                progress.get_or_insert_with(new).set(done, String::new());
+            }
+        };
+        let mut progress = operations("recomputing");
+        let mut checks = running::function(engine, self.checkpoint, &probe, &mut progress);
+        drop(progress);
+        let mut progress = operations("end to end");
+        let whole = running::whole(engine, self.checkpoint, &probe, &mut progress);
+        checks.push(whole);
+        checks
+    }
+
+    /// An engine with the context that the checks need; or, in its place, checks that say why there is none.
+    fn engine(&self, text: usize) -> Result<Engine, Vec<Check>> {
+        let excuses = |failure: &Failure| {
+            let wanted = [(Level::Function, "steps"), (Level::Sense, "text")];
+            let wanted = wanted.into_iter().filter(|(level, _)| self.args.wants(*level));
+            wanted
+                .map(|(level, name)| self.excuse(level, name, failure))
+                .collect()
+        };
+        let inventory = Inventory::of(self.checkpoint);
+        let needed = running::context(&inventory).max(text + 1);
+        let context = self.args.context.unwrap_or(needed.min(inventory.config().max_context));
+        if let Err(failure) = self.fits(inventory, context) {
+            return Err(excuses(&failure));
+        }
+        loader::engine(self.checkpoint, self.args.cpu(), Some(context), self.ui)
+            .map_err(|failure| excuses(&failure))
+    }
+
+    /// Whether the model can be loaded beside what else is in memory. A file of any size can be verified as bytes; to run it takes
+    /// room for all of it. A user who names the level is taken at their word.
+    fn fits(&self, inventory: Inventory, context: usize) -> Result<(), Failure> {
+        if self.args.insists(Level::Function) || self.args.insists(Level::Sense) {
+            return Ok(());
+        }
+        let backend = glim_cpu::CpuBackend::new(self.args.cpu());
+        let options = EngineOptions {
+            context: Some(context),
+            ..EngineOptions::default()
+        };
+        let plan = EnginePlan::new(inventory, &backend.caps(), options)?;
+        let needed = plan.budget().total();
+        match available_memory() {
+            Some(available) if available < needed => Err(Failure::new(
+                Exit::Unavailable,
+                format!(
+                    "to run the model takes {}, and {} are available: name the level in --levels to try all the same",
+                    units::bytes(needed),
+                    units::bytes(available)
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A level that could not be checked: a failure if the user named it or the file is at fault.
+    fn excuse(&self, level: Level, name: &str, failure: &Failure) -> Check {
+        let timer = Timer::start(level, name);
+        let reason = failure.message();
+        match self.args.insists(level) {
+            true => timer.failed("", 0, reason, None),
+            false => timer.skipped(reason),
+        }
+    }
+}
+
+/// The built-in texts as ids.
+fn encode(text: &Text) -> Result<Vec<Vec<TokenId>>, Failure> {
+    let encode = |sense: &glim_engine::proof::SenseText| {
+        Ok(text.model.tokenizer.encode(sense.text, Special::Text)?)
+    };
+    SENSE_TEXTS.iter().map(encode).collect()
+}
+
+/// Bytes that a process can take without others being swapped out; `None` where nobody says.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_are_failed_only_if_they_are() {
+        let timer = || Timer::start(Level::File, "container");
+        assert!(failed(&timer().failed("", 0, "", None)));
+        assert!(!failed(&timer().passed("", 0, "")) && !failed(&timer().skipped("")));
+    }
+}
