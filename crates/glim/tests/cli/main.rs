@@ -10,6 +10,7 @@ mod hostile;
 mod inspect;
 mod models;
 mod run;
+mod synth;
 #[cfg(unix)]
 mod terminal;
 mod tokenize;
