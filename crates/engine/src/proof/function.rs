@@ -340,26 +340,26 @@ impl<'a> Examiner<'a> {
 
     /// Whether the columns of `id` that an operation reads are left alone by all later updates.
     fn untouched(&self, op: &Op, id: BufferId, i: usize) -> bool {
-        let read: Vec<Range<usize>> = match op {
+        // First column, and the one after the last.
+        let read: Vec<(usize, usize)> = match op {
             Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadProject { x, .. } => {
-                vec![x.start..x.start + x.len]
+                vec![(x.start, x.start + x.len)]
             }
             Op::CacheAppend { parts, .. } => parts
                 .iter()
                 .filter(|part| part.buffer == id)
-                .map(|part| part.start..part.start + part.len)
+                .map(|part| (part.start, part.start + part.len))
                 .collect(),
             _ => return false,
         };
         let later = self.updates[&id].iter().filter(|update| **update > i);
-        later
-            .flat_map(|update| self.plan.ops[*update].op.parts())
-            .all(|part| match part {
-                Op::Rope { x, spec, .. } if *x == id => read
-                    .iter()
-                    .all(|read| read.end <= spec.start || spec.start + spec.n <= read.start),
-                part => !part.access().updates.contains(&id),
-            })
+        let mut later = later.flat_map(|update| self.plan.ops[*update].op.parts());
+        later.all(|part| match part {
+            Op::Rope { x, spec, .. } if *x == id => read
+                .iter()
+                .all(|(start, end)| *end <= spec.start || spec.start + spec.n <= *start),
+            part => !part.access().updates.contains(&id),
+        })
     }
 
     /// Judges each of these operations by itself, in runs that are cut right before and right after it, up to the first that fails.

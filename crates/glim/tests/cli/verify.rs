@@ -158,6 +158,9 @@ fn contradictions_are_refused_before_anything_is_read() {
     for (args, word) in cases {
         glim(&[&["verify", "no-such-model.gguf"], args].concat()).fails(64, &[word]);
     }
+    // tiny-glm5 ends at 4096.
+    let too_long = ["verify", "--levels", "7", "--context", "5000"];
+    glim(&too_long).fails(64, &["5000", "4096"]);
 }
 
 #[test]
