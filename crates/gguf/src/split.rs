@@ -17,7 +17,8 @@ pub(crate) const TENSORS_KEY: &str = "split.tensors.count";
 /// What all keys of a split set begin with.
 pub(crate) const KEY_PREFIX: &str = "split.";
 
-const EXTENSION: &str = ".gguf";
+/// What the name of a model file ends with.
+pub(crate) const EXTENSION: &str = ".gguf";
 const DIGITS: usize = 5;
 
 /// A file name taken apart: `STEM-NNNNN-of-MMMMM.gguf`.

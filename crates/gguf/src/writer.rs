@@ -167,7 +167,7 @@ impl<'a> Writer<'a> {
     /// As [`Writer::write`], and [`GgufError::BadSplit`] if there are not as many tensors as parts.
     /// No part is left behind then.
     pub fn write_split(
-        mut self,
+        self,
         dir: &Path,
         stem: &str,
         parts: usize,
@@ -185,9 +185,46 @@ impl<'a> Writer<'a> {
             });
         }
 
+        self.write_parts(dir, stem, &sizes, &cuts(&sizes, parts))
+    }
+
+    /// As [`Writer::write_split`], with the cuts where a file would grow beyond `max_bytes`: each
+    /// part gets as many tensors as fit. A tensor that alone is too large gets a part that is too
+    /// large. What fits into one file becomes `STEM.gguf`, a whole model.
+    ///
+    /// # Errors
+    /// As [`Writer::write`], and [`GgufError::Limit`] beyond [`MAX_PARTS`] parts. No part is left
+    /// behind then.
+    pub fn write_split_by_size(
+        self,
+        dir: &Path,
+        stem: &str,
+        max_bytes: u64,
+    ) -> Result<Vec<PathBuf>, GgufError> {
+        let whole = dir.join(stem);
+        let sizes = self.check(&whole)?;
+        let ranges = self.cuts_by_size(&whole, &sizes, max_bytes)?;
+        encode::check_limit(&whole, "the set", "parts", ranges.len(), MAX_PARTS)?;
+        if ranges.len() <= 1 {
+            let path = dir.join(format!("{stem}{}", split::EXTENSION));
+            self.write(&path)?;
+            return Ok(vec![path]);
+        }
+        self.write_parts(dir, stem, &sizes, &ranges)
+    }
+
+    /// Writes a range of tensors into each part, then gives all parts their names.
+    fn write_parts(
+        mut self,
+        dir: &Path,
+        stem: &str,
+        sizes: &[u64],
+        ranges: &[Range<usize>],
+    ) -> Result<Vec<PathBuf>, GgufError> {
+        let parts = ranges.len();
         let mut files = Vec::with_capacity(parts);
         let mut paths = Vec::with_capacity(parts);
-        for (no, range) in cuts(&sizes, parts).into_iter().enumerate() {
+        for (no, range) in ranges.iter().enumerate() {
             let path = dir.join(split::file_name(stem, no as u64 + 1, parts as u64));
             let metadata = self.part_metadata(no, parts);
             let mut file = NewFile::create(&path)?;
@@ -196,7 +233,7 @@ impl<'a> Writer<'a> {
                 &mut file,
                 &metadata,
                 &mut self.tensors[range.clone()],
-                &sizes[range],
+                &sizes[range.clone()],
             )?;
             file.sync()?;
             files.push(file);
@@ -204,6 +241,42 @@ impl<'a> Writer<'a> {
         }
         new_file::publish(&files)?;
         Ok(paths)
+    }
+
+    /// Runs of tensors, each as long as the part's file may grow.
+    fn cuts_by_size(
+        &self,
+        path: &Path,
+        sizes: &[u64],
+        max_bytes: u64,
+    ) -> Result<Vec<Range<usize>>, GgufError> {
+        let alignment = alignment(path, &self.metadata)?;
+        let padded = |bytes: u64| {
+            bytes
+                .checked_next_multiple_of(alignment)
+                .unwrap_or(u64::MAX)
+        };
+        // Only numbers of fixed width differ between the headers of one set.
+        let first = encode::header(&self.part_metadata(0, 1), 0).len() as u64;
+        let other = encode::header(&self.part_metadata(1, 1), 0).len() as u64;
+        let mut ranges = Vec::new();
+        let (mut start, mut header, mut data) = (0, first, 0u64);
+        for (i, (tensor, &size)) in self.tensors.iter().zip(sizes).enumerate() {
+            let mut info = Vec::new();
+            encode::tensor_info(&mut info, &tensor.name, &tensor.dims, tensor.ty, 0);
+            let (info, size) = (info.len() as u64, padded(size));
+            let grown = padded(header + info)
+                .saturating_add(data)
+                .saturating_add(size);
+            if i > start && grown > max_bytes {
+                ranges.push(start..i);
+                (start, header, data) = (i, other, 0);
+            }
+            header += info;
+            data = data.saturating_add(size);
+        }
+        ranges.push(start..sizes.len());
+        Ok(ranges)
     }
 
     /// Checks everything that can be checked before writing; returns the size in bytes of each

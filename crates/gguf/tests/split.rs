@@ -30,6 +30,81 @@ fn split_tiny() -> (Gguf, TempDir, Vec<PathBuf>) {
     (whole, dir, paths)
 }
 
+/// The tiny model's keys and tensors, in parts of at most `max_bytes`.
+fn split_by_size(whole: &Gguf, dir: &Path, max_bytes: u64) -> Vec<PathBuf> {
+    let mut writer = Writer::with_metadata(whole.metadata().clone());
+    for tensor in whole.tensors() {
+        writer.tensor(
+            &tensor.name,
+            &tensor.ggml_dims,
+            tensor.ty,
+            whole.data(tensor),
+        );
+    }
+    writer.write_split_by_size(dir, "tiny", max_bytes).unwrap()
+}
+
+#[test]
+fn parts_by_size_are_as_large_as_they_may_be_and_no_larger() {
+    let whole = Gguf::open(&tiny_model()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let largest = whole.tensors().iter().map(|t| t.bytes).max().unwrap();
+    let max_bytes = 5_000_000;
+    assert!(
+        largest < max_bytes / 2,
+        "so that every part can be filled by half"
+    );
+    let paths = split_by_size(&whole, dir.path(), max_bytes);
+    let sizes: Vec<u64> = paths
+        .iter()
+        .map(|p| fs::metadata(p).unwrap().len())
+        .collect();
+    let (_, full) = sizes.split_last().unwrap();
+    assert!(sizes.iter().all(|&size| size <= max_bytes), "{sizes:?}");
+    assert!(full.iter().all(|&size| size > max_bytes / 2), "{sizes:?}");
+
+    let set = Gguf::open(&paths[1]).unwrap();
+    assert_eq!(set.tensors().len(), whole.tensors().len());
+    for (found, expected) in set.tensors().iter().zip(whole.tensors()) {
+        assert_eq!(found.name, expected.name);
+        assert!(set.data(found) == whole.data(expected), "{}", found.name);
+    }
+}
+
+#[test]
+fn what_fits_into_one_file_is_no_set() {
+    let whole = Gguf::open(&tiny_model()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = split_by_size(&whole, dir.path(), u64::MAX);
+    assert_eq!(paths, [dir.path().join("tiny.gguf")]);
+    let one = Gguf::open(&paths[0]).unwrap();
+    assert_eq!(one.metadata().uint("split.count").unwrap(), None);
+    // A file of a set has three keys more, which count.
+    let bytes = fs::metadata(&paths[0]).unwrap().len();
+    assert_eq!(split_by_size(&whole, dir.path(), bytes + 256).len(), 1);
+    assert_eq!(split_by_size(&whole, dir.path(), bytes - 1).len(), 2);
+}
+
+#[test]
+fn a_tensor_beyond_the_size_has_a_part_of_its_own() {
+    let data = vec![0; 4096];
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new();
+    for (name, bytes) in [("a", 64), ("b", 4096), ("c", 64), ("d", 64)] {
+        writer.tensor(name, &[bytes as u64 / 4], GgmlType::F32, &data[..bytes]);
+    }
+    let paths = writer.write_split_by_size(dir.path(), "m", 512).unwrap();
+    let tensors: Vec<Vec<String>> = (0..3)
+        .map(|part| {
+            let set = Gguf::open(&paths[0]).unwrap();
+            let of_part = set.tensors().iter().filter(|t| t.part == part);
+            of_part.map(|t| t.name.clone()).collect()
+        })
+        .collect();
+    assert_eq!(paths.len(), 3);
+    assert_eq!(tensors, [vec!["a"], vec!["b"], vec!["c", "d"]]);
+}
+
 /// A set of two small parts, `m-0000N-of-00002.gguf`, one tensor each.
 fn split_small(dir: &Path) -> Vec<PathBuf> {
     let data = [7; 64];

@@ -66,8 +66,10 @@ pub(crate) enum Command {
     Eval(cmd::eval::EvalArgs),
     /// Prove that a model is what it says, and that what runs is the model
     Verify(cmd::verify::VerifyArgs),
-    /// Write a Hugging Face checkpoint as a GGUF file
+    /// Write a Hugging Face checkpoint as a GGUF file, or a GGUF model as a Hugging Face folder
     Convert(cmd::convert::ConvertArgs),
+    /// Write a model of a real shape with random weights, or with none
+    Synth(cmd::synth::SynthArgs),
     /// Measure how fast a model's steps are, beside what this machine can do at most
     Bench(cmd::bench::BenchArgs),
 }
@@ -81,6 +83,7 @@ impl Command {
             Command::Eval(args) => cmd::eval::run(&args, ui),
             Command::Verify(args) => cmd::verify::run(&args, ui),
             Command::Convert(args) => cmd::convert::run(&args, ui),
+            Command::Synth(args) => cmd::synth::run(&args, ui),
             Command::Bench(args) => cmd::bench::run(&args, ui),
         }
     }

@@ -11,6 +11,7 @@ use clap::error::ErrorKind;
 use glim_engine::{EngineError, RANK_THREAD};
 use glim_gguf::GgufError;
 use glim_model::export::ExportError;
+use glim_model::synth::SynthError;
 use glim_model::{EmitError, ModelError};
 use glim_plan::BackendError;
 use glim_text::TextError;
@@ -252,22 +253,43 @@ impl From<ModelError> for Failure {
     }
 }
 
+impl Failure {
+    /// About a file that is being written, not one that is read: a full disk is no bad data.
+    fn writing(error: GgufError) -> Self {
+        let GgufError::Io { ref source, .. } = error else {
+            return error.into();
+        };
+        Self::new(Self::exit_of_writing(source), error.to_string())
+    }
+
+    fn exit_of_writing(error: &io::Error) -> Exit {
+        match error.kind() {
+            io::ErrorKind::NotFound => Exit::MissingFile,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Exit::Config,
+            _ => Exit::Temporary,
+        }
+    }
+}
+
+impl From<SynthError> for Failure {
+    fn from(error: SynthError) -> Self {
+        match error {
+            SynthError::Gguf(GgufError::BadSplit { .. }) => Self::usage(error.to_string()),
+            SynthError::Gguf(error) => Self::writing(error),
+            _ => Self::usage(error.to_string()),
+        }
+    }
+}
+
 impl From<ExportError> for Failure {
     fn from(error: ExportError) -> Self {
         match error {
             ExportError::Model(error) => error.into(),
-            // The file that is being written, not one that is read: a full disk is no bad data.
-            ExportError::Gguf(GgufError::Io { ref source, .. }) => {
-                let exit = match source.kind() {
-                    io::ErrorKind::NotFound => Exit::MissingFile,
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                        Exit::Config
-                    }
-                    _ => Exit::Temporary,
-                };
-                Self::new(exit, error.to_string())
+            ExportError::Gguf(error) => Self::writing(error),
+            ExportError::Write { ref source, .. } => {
+                Self::new(Self::exit_of_writing(source), error.to_string())
             }
-            ExportError::Gguf(error) => error.into(),
+            ExportError::Occupied { .. } => Self::usage(error.to_string()),
             _ => Self::new(Exit::BadData, error.to_string()),
         }
     }

@@ -19,7 +19,9 @@ pub mod kv_b;
 mod layers;
 mod presets;
 pub mod proof;
+pub mod quantize;
 pub mod shard;
+pub mod synth;
 
 pub use arch::{EmitError, EmitRequest, OutputRows, emit, names, states};
 pub use checkpoint::{Checkpoint, TensorDesc};

@@ -300,23 +300,6 @@ fn experts_of_one_layer_have_one_type() {
 }
 
 #[test]
-fn fp8_is_refused_by_name() {
-    let folder = write(&plain(), 1);
-    let header = r#"{"model.norm.weight":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}"#;
-    let bytes = [
-        &(header.len() as u64).to_le_bytes()[..],
-        header.as_bytes(),
-        &[0; 4],
-    ]
-    .concat();
-    std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
-    assert_eq!(
-        refusal_of(folder.path()),
-        "HF: tensor `model.norm.weight` in model.safetensors has type F8_E4M3; expected F32, F16 or BF16"
-    );
-}
-
-#[test]
 fn a_tensor_in_two_files_is_named_with_both() {
     let folder = write(&plain(), 2);
     let second = folder.path().join("model-00002-of-00002.safetensors");

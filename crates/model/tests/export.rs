@@ -8,7 +8,9 @@ use std::path::Path;
 use common::assert_same_tensors;
 use glim_gguf::{Gguf, Metadata};
 use glim_model::Checkpoint;
-use glim_model::export::{ExportError, ExportPlan, FileType, General, write};
+use glim_model::export::{
+    ExportError, ExportOptions, ExportPlan, FileType, General, Mtp, write, write_split,
+};
 use glim_quant::{GgmlType, dequantize, quantize};
 use glim_testkit::assets;
 use glim_testkit::hf::TinyHf;
@@ -184,6 +186,65 @@ fn the_mtp_block_is_counted_where_it_is_kept() {
     };
     assert_eq!(keys(true), (Some(5), Some(1)));
     assert_eq!(keys(false), (Some(4), None));
+}
+
+#[test]
+fn a_dropped_mtp_block_leaves_no_tensor_and_no_key() {
+    let (_folder, source) = hf(&Tiny::new(10), 1);
+    let options = ExportOptions {
+        file_type: FileType::Bf16,
+        mtp: Mtp::Drop,
+    };
+    let general = General::default();
+    let plan = ExportPlan::new(&source, options, &general, &Metadata::new()).unwrap();
+    let uint = |key: &str| plan.metadata.uint(key).unwrap();
+    assert_eq!(uint("glm-dsa.block_count"), Some(4));
+    assert_eq!(uint("glm-dsa.nextn_predict_layers"), None);
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.gguf");
+    write(&source, &plan, &path, &mut |_| {}).unwrap();
+    let found = Checkpoint::open(&path).unwrap();
+    assert_eq!(found.config().n_mtp_layers, 0);
+    assert_eq!(found.mtp_tensors(), []);
+    assert_eq!(found.oddities(), [] as [&str; 0]);
+    assert_eq!(found.tensors().len(), source.tensors().len());
+}
+
+#[test]
+fn parts_hold_what_one_file_would() {
+    let (_folder, source) = hf(&Tiny::new(10), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let whole = export(&source, FileType::Bf16, dir.path());
+    let plan = plan(&source, FileType::Bf16);
+    let (max_bytes, mut bytes) = (1_500_000, 0);
+    let target = (dir.path(), "split");
+    let paths = write_split(&source, &plan, target, max_bytes, &mut |n| bytes += n).unwrap();
+    assert_eq!(bytes, plan.data_bytes(), "progress adds up to the whole");
+    assert!(paths.len() > 2, "{paths:?}");
+    for path in &paths {
+        assert!(
+            std::fs::metadata(path).unwrap().len() <= max_bytes,
+            "{path:?}"
+        );
+    }
+    assert_same_tensors(&Checkpoint::open(&paths[0]).unwrap(), &whole);
+}
+
+#[test]
+fn a_failed_set_leaves_no_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = TinyHf::from_gguf(&Tiny::new(12).matrices(GgmlType::F32).build());
+    let name = "model.layers.3.self_attn.q_a_proj.weight";
+    let tensor = model.tensors.iter_mut().find(|t| t.name == name).unwrap();
+    tensor.bytes[..4].copy_from_slice(&7e4f32.to_le_bytes());
+    let folder = tempfile::tempdir().unwrap();
+    model.write(folder.path(), 1);
+    let source = Checkpoint::open(folder.path()).unwrap();
+    let plan = plan(&source, FileType::F16);
+    let error = write_split(&source, &plan, (dir.path(), "m"), 300_000, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, ExportError::BeyondF16 { .. }), "{error}");
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]

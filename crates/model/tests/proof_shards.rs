@@ -136,7 +136,7 @@ fn a_wrong_list_is_named() {
         vec![slice(&[0..160, 0..128]), vec![]],
     );
     assert!(
-        found.contains("but 0..5 of `blk.0.ffn_gate.weight`; expected the same of both"),
+        found.contains("but 0..160 of `blk.0.ffn_gate.weight`; expected the same of both"),
         "{found}"
     );
 }

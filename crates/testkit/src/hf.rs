@@ -1,6 +1,7 @@
 //! A tiny model as a Hugging Face folder: `config.json` and one or several safetensors files.
 //!
-//! The same bytes as the GGUF's, under transformers' names: experts apart, keys and values joined.
+//! The same bytes as the GGUF's, under transformers' names: experts apart, keys and values joined. Matrices may be turned
+//! into FP8 with scales for blocks ([`TinyHf::fp8`]).
 
 use std::path::Path;
 
@@ -8,6 +9,7 @@ use glim_quant::GgmlType;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
+use crate::encode::decode;
 use crate::tiny::{TinyFile, TinyTensor};
 
 /// A Hugging Face checkpoint, to be edited and written.
@@ -17,6 +19,21 @@ pub struct TinyHf {
     pub config: Vec<(String, String)>,
     /// Tensors under their Hugging Face names.
     pub tensors: Vec<TinyTensor>,
+    /// Tensors of types that GGUF has not.
+    pub raw: Vec<RawTensor>,
+}
+
+/// A tensor as safetensors knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawTensor {
+    /// Its name.
+    pub name: String,
+    /// Row-major shape.
+    pub shape: Vec<usize>,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Elements, row-major.
+    pub bytes: Vec<u8>,
 }
 
 impl TinyHf {
@@ -34,7 +51,31 @@ impl TinyHf {
         TinyHf {
             config: config(&file),
             tensors,
+            raw: Vec::new(),
         }
+    }
+
+    /// Turns the matrices whose name ends with `ending` into F8_E4M3 with scales for blocks of 128 × 128.
+    ///
+    /// # Panics
+    /// If there is none, or one that is no matrix.
+    #[track_caller]
+    pub fn fp8(mut self, ending: &str) -> Self {
+        let (chosen, others): (Vec<_>, Vec<_>) = self
+            .tensors
+            .into_iter()
+            .partition(|t| t.name.ends_with(ending));
+        assert!(!chosen.is_empty(), "no tensor ends with {ending}");
+        self.tensors = others;
+        for tensor in &chosen {
+            let (codes, scales) = fp8_blocks(tensor);
+            self.raw.push(codes);
+            self.tensors.push(scales);
+        }
+        self.set(
+            "quantization_config",
+            r#"{"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}"#,
+        )
     }
 
     /// Sets a key of `config.json` to JSON text.
@@ -70,27 +111,25 @@ impl TinyHf {
             "config.json",
             format!("{{\n{}\n}}\n", fields.join(",\n")).as_bytes(),
         );
+        let views: Vec<_> = self
+            .tensors
+            .iter()
+            .map(view)
+            .chain(self.raw.iter().map(raw_view))
+            .collect();
         if shards == 1 {
-            write(
-                folder,
-                "model.safetensors",
-                &safetensors_bytes(&self.tensors),
-            );
+            write(folder, "model.safetensors", &serialize(views));
             return;
         }
         let mut map = Vec::new();
-        for (i, tensors) in self
-            .tensors
-            .chunks(self.tensors.len().div_ceil(shards))
-            .enumerate()
-        {
+        for (i, views) in views.chunks(views.len().div_ceil(shards)).enumerate() {
             let file = format!("model-{:05}-of-{shards:05}.safetensors", i + 1);
-            write(folder, &file, &safetensors_bytes(tensors));
             map.extend(
-                tensors
+                views
                     .iter()
-                    .map(|tensor| format!("    \"{}\": \"{file}\"", tensor.name)),
+                    .map(|(name, _)| format!("    \"{name}\": \"{file}\"")),
             );
+            write(folder, &file, &serialize(views.to_vec()));
         }
         let index = format!(
             "{{\n  \"metadata\": {{}},\n  \"weight_map\": {{\n{}\n  }}\n}}\n",
@@ -105,25 +144,98 @@ impl TinyHf {
 /// # Panics
 /// If one is quantised.
 pub fn safetensors_bytes(tensors: &[TinyTensor]) -> Vec<u8> {
-    let views = tensors.iter().map(|tensor| {
-        let dtype = match tensor.ty {
-            GgmlType::F32 => Dtype::F32,
-            GgmlType::F16 => Dtype::F16,
-            GgmlType::BF16 => Dtype::BF16,
-            other => panic!("{}: safetensors has no type {}", tensor.name, other.name()),
-        };
-        let view = TensorView::new(dtype, tensor.shape.clone(), &tensor.bytes);
-        (
-            tensor.name.as_str(),
-            view.unwrap_or_else(|error| panic!("{}: {error}", tensor.name)),
-        )
-    });
+    serialize(tensors.iter().map(view).collect())
+}
+
+fn serialize(views: Vec<(&str, TensorView<'_>)>) -> Vec<u8> {
     safetensors::serialize(views, None).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn view(tensor: &TinyTensor) -> (&str, TensorView<'_>) {
+    let dtype = match tensor.ty {
+        GgmlType::F32 => Dtype::F32,
+        GgmlType::F16 => Dtype::F16,
+        GgmlType::BF16 => Dtype::BF16,
+        other => panic!("{}: safetensors has no type {}", tensor.name, other.name()),
+    };
+    let view = TensorView::new(dtype, tensor.shape.clone(), &tensor.bytes);
+    (
+        &tensor.name,
+        view.unwrap_or_else(|error| panic!("{}: {error}", tensor.name)),
+    )
+}
+
+fn raw_view(tensor: &RawTensor) -> (&str, TensorView<'_>) {
+    let view = TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.bytes);
+    (
+        &tensor.name,
+        view.unwrap_or_else(|error| panic!("{}: {error}", tensor.name)),
+    )
 }
 
 fn write(folder: &Path, file: &str, bytes: &[u8]) {
     let path = folder.join(file);
     std::fs::write(&path, bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+/// Rows and columns that share a scale.
+const FP8_BLOCK: usize = 128;
+/// The largest number of E4M3.
+const E4M3_MAX: f32 = 448.0;
+
+/// The value of an E4M3 code, by the formula of the format.
+pub fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+    let magnitude = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(-6),
+        _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
+    };
+    if code < 128 { magnitude } else { -magnitude }
+}
+
+/// The matrix as codes and scales: the largest number of a block becomes the largest of the format.
+fn fp8_blocks(tensor: &TinyTensor) -> (RawTensor, TinyTensor) {
+    let &[rows, cols] = tensor.shape.as_slice() else {
+        panic!("{} is no matrix", tensor.name)
+    };
+    let values = decode(tensor.ty, &tensor.bytes);
+    let block_of =
+        |i: usize| (i / cols / FP8_BLOCK) * cols.div_ceil(FP8_BLOCK) + i % cols / FP8_BLOCK;
+    let shape = [rows.div_ceil(FP8_BLOCK), cols.div_ceil(FP8_BLOCK)];
+    let mut scales = vec![0f32; shape[0] * shape[1]];
+    for (i, value) in values.iter().enumerate() {
+        let scale = &mut scales[block_of(i)];
+        *scale = scale.max(value.abs() / E4M3_MAX);
+    }
+    let positive: Vec<f32> = (0..0x7F).map(e4m3).collect();
+    let code = |(i, value): (usize, &f32)| {
+        let wanted = value.abs() / scales[block_of(i)].max(f32::MIN_POSITIVE);
+        let above = positive
+            .partition_point(|x| *x < wanted)
+            .min(positive.len() - 1);
+        let nearest = match above.checked_sub(1) {
+            Some(below) if wanted - positive[below] < positive[above] - wanted => below,
+            _ => above,
+        };
+        nearest as u8 | u8::from(value.is_sign_negative()) << 7
+    };
+    let codes = RawTensor {
+        name: tensor.name.clone(),
+        shape: tensor.shape.clone(),
+        dtype: Dtype::F8_E4M3,
+        bytes: values.iter().enumerate().map(code).collect(),
+    };
+    let scales = TinyTensor {
+        name: format!("{}_scale_inv", tensor.name),
+        shape: shape.to_vec(),
+        ty: GgmlType::F32,
+        bytes: scales
+            .iter()
+            .flat_map(|scale| scale.to_le_bytes())
+            .collect(),
+    };
+    (codes, scales)
 }
 
 /// Names in a layer; what is missing here is named in [`renamed`].

@@ -20,11 +20,15 @@ const STOP_KEYS: [&str; 3] = [
 ];
 
 /// Template variables and the keys that hold their ids.
-const SPECIAL_TOKEN_KEYS: [(&str, &str); 4] = [
+const SPECIAL_TOKEN_KEYS: [(&str, &str); 7] = [
     ("bos_token", "tokenizer.ggml.bos_token_id"),
     ("eos_token", "tokenizer.ggml.eos_token_id"),
     ("pad_token", "tokenizer.ggml.padding_token_id"),
     ("unk_token", "tokenizer.ggml.unknown_token_id"),
+    // The word is misspelt in the format itself.
+    ("sep_token", "tokenizer.ggml.seperator_token_id"),
+    ("cls_token", "tokenizer.ggml.cls_token_id"),
+    ("mask_token", "tokenizer.ggml.mask_token_id"),
 ];
 
 /// Reads the tokenizer of an open file.

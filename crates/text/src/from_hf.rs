@@ -18,6 +18,9 @@ use crate::{TextError, TokenId};
 /// Largest id accepted, so that a wild id cannot allocate the world.
 pub const MAX_VOCAB: usize = 1 << 22;
 
+/// Most ids that no token has: an id allocates all below it, and a short file must not allocate much.
+pub const MAX_UNUSED_IDS: usize = 1 << 16;
+
 /// Special tokens of `tokenizer_config.json` that become template variables.
 const SPECIAL_TOKENS: [&str; 7] = [
     "bos_token",
@@ -223,13 +226,24 @@ impl Reader {
     /// The model's vocabulary and the added tokens, by id; ids that neither names are unused.
     fn tokens(&self, model: &Json, json: &Json) -> Result<Vec<VocabToken>, TextError> {
         let mut tokens: Vec<VocabToken> = Vec::new();
+        let vocab = model.get("vocab").and_then(Json::as_object);
+        let vocab = vocab.ok_or_else(|| {
+            self.invalid(
+                "model.vocab",
+                &model["vocab"],
+                "an object of token texts and ids",
+            )
+        })?;
+        let all_added = json.get("added_tokens").and_then(Json::as_array);
+        let n_added = all_added.map_or(0, Vec::len);
+        let limit = MAX_VOCAB.min(vocab.len() + n_added + MAX_UNUSED_IDS);
         let mut put = |key: &str, id: &Json, text: &str, kind: TokenKind| {
             let index = id
                 .as_u64()
                 .and_then(|id| usize::try_from(id).ok())
-                .filter(|id| *id < MAX_VOCAB);
-            let index = index
-                .ok_or_else(|| self.invalid(key, id, &format!("a token id below {MAX_VOCAB}")))?;
+                .filter(|id| *id < limit);
+            let index =
+                index.ok_or_else(|| self.invalid(key, id, &format!("a token id below {limit}")))?;
             if index >= tokens.len() {
                 tokens.resize(
                     index + 1,
@@ -245,23 +259,10 @@ impl Reader {
             };
             Ok::<(), TextError>(())
         };
-        let vocab = model.get("vocab").and_then(Json::as_object);
-        for (text, id) in vocab.ok_or_else(|| {
-            self.invalid(
-                "model.vocab",
-                &model["vocab"],
-                "an object of token texts and ids",
-            )
-        })? {
+        for (text, id) in vocab {
             put("model.vocab", id, text, TokenKind::Normal)?;
         }
-        for (n, added) in json
-            .get("added_tokens")
-            .and_then(Json::as_array)
-            .into_iter()
-            .flatten()
-            .enumerate()
-        {
+        for (n, added) in all_added.into_iter().flatten().enumerate() {
             let place = format!("added_tokens[{n}]");
             for flag in ["single_word", "lstrip", "rstrip"] {
                 self.expect(added, &place, flag, &[Json::from(false), Json::Null])?;

@@ -37,6 +37,8 @@ pub mod pretok;
 mod split;
 mod taint;
 mod template;
+pub mod to_gguf;
+pub mod to_hf;
 mod tokenizer;
 mod vocab;
 

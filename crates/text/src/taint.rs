@@ -60,7 +60,12 @@ impl Marked {
     pub(crate) fn slice(&self, range: Range<usize>) -> String {
         let mut out = String::with_capacity(range.len());
         let mut at = range.start;
-        for untrusted in &self.ranges {
+        // Only those in reach: a text may hold a hundred thousand of them and be cut as often.
+        let first = self.ranges.partition_point(|r| r.end < range.start);
+        let reached = self.ranges[first..]
+            .iter()
+            .take_while(|r| r.start <= range.end);
+        for untrusted in reached {
             let (start, end) = (
                 untrusted.start.max(range.start),
                 untrusted.end.min(range.end),

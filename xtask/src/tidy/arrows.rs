@@ -28,6 +28,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
         &[],
     ),
     (TESTKIT, &["gguf", "plan", "quant"], &[]),
+    // What others wrote is parsed in these.
+    ("fuzz", &["gguf", "model", "quant", "text"], &[]),
 ];
 
 /// Support for tests: everybody's, but in `[dev-dependencies]` only.

@@ -5,5 +5,6 @@ pub(crate) mod convert;
 pub(crate) mod eval;
 pub(crate) mod inspect;
 pub(crate) mod run;
+pub(crate) mod synth;
 pub(crate) mod tokenize;
 pub(crate) mod verify;

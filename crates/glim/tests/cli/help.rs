@@ -38,6 +38,11 @@ fn help_of_convert() {
 }
 
 #[test]
+fn help_of_synth() {
+    insta::assert_snapshot!(glim(&["synth", "--help"]).ok());
+}
+
+#[test]
 fn version() {
     assert_eq!(
         glim(&["--version"]).ok(),

@@ -11,6 +11,7 @@ mod inspect;
 mod models;
 mod ranks;
 mod run;
+mod synth;
 #[cfg(unix)]
 mod terminal;
 mod tokenize;

@@ -9,19 +9,13 @@ use super::{glim, text};
 /// A page without times and rates, and with two spaces between columns.
 fn timeless(page: &str) -> String {
     let is_number = |cell: &str| cell.contains('.') && cell.parse::<f64>().is_ok();
-    let cell = |cell: &str| {
-        if is_number(cell) {
-            "#".to_owned()
-        } else {
-            cell.to_owned()
-        }
-    };
     let line = |line: &str| {
         let cells = line
             .split("  ")
             .map(str::trim)
             .filter(|cell| !cell.is_empty());
-        cells.map(cell).collect::<Vec<_>>().join("  ") + "\n"
+        let cells = cells.map(|cell| if is_number(cell) { "#" } else { cell });
+        cells.collect::<Vec<_>>().join("  ") + "\n"
     };
     page.lines().map(line).collect()
 }
@@ -164,6 +158,46 @@ fn contradictions_are_refused_before_anything_is_read() {
     for (args, word) in cases {
         glim(&[&["verify", "no-such-model.gguf"], args].concat()).fails(64, &[word]);
     }
+    // tiny-glm5 ends at 4096.
+    let too_long = ["verify", "--levels", "7", "--context", "5000"];
+    glim(&too_long).fails(64, &["5000", "4096"]);
+}
+
+#[test]
+fn a_converted_file_is_its_folder_and_another_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("odd.gguf");
+    let folder = assets::odd_glm52();
+    glim(&["convert", text(&folder), text(&path), "--type", "q8_0"]).ok();
+    let run = |file: &std::path::Path| {
+        let against = text(&folder);
+        glim(&[
+            "verify",
+            text(file),
+            "--levels",
+            "3",
+            "--against",
+            against,
+            "--json",
+        ])
+    };
+    let json = run(&path).json();
+    assert_eq!(json["ok"], true, "{json}");
+
+    let faulty = dir.path().join("exchanged.gguf");
+    GgufFile::read(&path)
+        .exchanged_experts(3, 0, 5)
+        .write(&faulty);
+    let out = run(&faulty);
+    assert_eq!(out.code, 1, "{out:?}");
+    let json = out.json();
+    let bad: Vec<&Json> = checks(&json).iter().filter(|c| c["ok"] == false).collect();
+    let tensor = bad[0]["first_bad"]["tensor"].as_str().unwrap();
+    assert!(
+        tensor.starts_with("blk.3.ffn_") && tensor.contains("_exps"),
+        "{}",
+        bad[0]
+    );
 }
 
 /// odd-glm52 has six heads.

@@ -49,6 +49,7 @@ pub(super) fn stored(gguf: &Gguf) -> Vec<Stored> {
         name: t.name.clone(),
         ty: t.ty,
         shape: t.shape(),
+        is_fp8: false,
         file: file(t.part),
     };
     gguf.tensors().iter().map(tensor).collect()

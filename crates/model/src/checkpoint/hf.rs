@@ -1,11 +1,11 @@
 //! A Hugging Face folder: `config.json`, and one or several safetensors files.
 //!
 //! Headers are checked when the folder is opened: every tensor of `model.safetensors.index.json` lies in the file that
-//! the index names, none lies in two, and all are F32, F16 or BF16. Source of the format: the safetensors crate, which
-//! also checks offsets and sizes.
+//! the index names, none lies in two, and all are F32, F16, BF16, or F8_E4M3 with scales ([`super::fp8`]). Source of the
+//! format: the safetensors crate, which also checks offsets and sizes.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+use super::fp8::{self, BlockSize};
 use super::resolve::Stored;
 use super::{hf_config, mmap};
 use crate::config::Config;
@@ -57,12 +58,42 @@ struct Shard {
 pub struct HfTensor {
     /// Its own name, e.g. `model.layers.0.self_attn.kv_b_proj.weight`.
     pub name: String,
-    /// F32, F16 or BF16.
+    /// The type of its values: F32, F16 or BF16. What is stored as F8_E4M3 is F32 when decoded.
     pub ty: GgmlType,
     /// Row-major shape, in elements.
     pub shape: Vec<usize>,
+    at: Place,
+    /// Where the scales are, of a matrix stored as F8_E4M3.
+    scales: Option<Scales>,
+}
+
+/// Bytes of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
     shard: usize,
     bytes: Range<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Scales {
+    at: Place,
+    block: BlockSize,
+}
+
+impl HfTensor {
+    /// Whether it is stored as F8_E4M3, with a scale for each block.
+    pub fn is_fp8(&self) -> bool {
+        self.scales.is_some()
+    }
+
+    /// Bytes in the files, scales included.
+    pub fn stored_bytes(&self) -> usize {
+        let scales = self
+            .scales
+            .as_ref()
+            .map_or(0, |scales| scales.at.bytes.len());
+        self.at.bytes.len() + scales
+    }
 }
 
 impl HfFolder {
@@ -70,7 +101,8 @@ impl HfFolder {
     ///
     /// # Errors
     /// A file of the checkpoint is missing or broken; a tensor is in two files, or not in the file that the index
-    /// names, or of a type other than F32, F16 and BF16.
+    /// names, or of a type other than F32, F16, BF16 and F8_E4M3; scales of an F8_E4M3 matrix are missing or mis-shaped, or
+    /// `config.json` does not say of which blocks.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let config = read_json(&path.join(CONFIG))?;
         let index = path.join(INDEX);
@@ -87,10 +119,14 @@ impl HfFolder {
             tensors: Vec::new(),
         };
         let mut problems = Problems::default();
+        let mut codes = Vec::new();
         for (file, names) in &expected {
-            folder.open_shard(file, names, &mut problems)?;
+            folder.open_shard(file, names, &mut codes, &mut problems)?;
         }
         folder.check_names(&mut problems);
+        if !codes.is_empty() {
+            folder.pair_scales(codes, &mut problems)?;
+        }
         if problems.is_empty() {
             return Ok(folder);
         }
@@ -123,20 +159,51 @@ impl HfFolder {
         &self.tensors
     }
 
-    /// The bytes of one of this folder's tensors.
-    pub fn data(&self, tensor: &HfTensor) -> &[u8] {
-        &self.shards[tensor.shard].map[tensor.bytes.clone()]
+    /// The bytes of one of this folder's tensors, elements of `tensor.ty`: borrowed from the mapping, or decoded.
+    pub fn data(&self, tensor: &HfTensor) -> Cow<'_, [u8]> {
+        match self.fp8(tensor) {
+            Some(matrix) => Cow::Owned(matrix.decode(0..tensor.shape[0])),
+            None => Cow::Borrowed(self.bytes(&tensor.at)),
+        }
+    }
+
+    /// The bytes of a tensor as they lie in the file, unless it is F8_E4M3.
+    pub(crate) fn data_of_plain(&self, tensor: &HfTensor) -> Option<&[u8]> {
+        (!tensor.is_fp8()).then(|| self.bytes(&tensor.at))
+    }
+
+    /// Some rows of an F8_E4M3 matrix, decoded as [`Self::data`] decodes all; nothing of other tensors.
+    pub(crate) fn data_rows(&self, tensor: &HfTensor, rows: Range<usize>) -> Vec<u8> {
+        self.fp8(tensor)
+            .map_or_else(Vec::new, |matrix| matrix.decode(rows))
+    }
+
+    /// The matrix as stored, if it is F8_E4M3.
+    pub(super) fn fp8(&self, tensor: &HfTensor) -> Option<fp8::Matrix<'_>> {
+        let scales = tensor.scales.as_ref()?;
+        Some(fp8::Matrix {
+            codes: self.bytes(&tensor.at),
+            cols: tensor.shape[1],
+            scales: self.bytes(&scales.at),
+            block: scales.block,
+        })
+    }
+
+    fn bytes(&self, at: &Place) -> &[u8] {
+        &self.shards[at.shard].map[at.bytes.clone()]
     }
 
     /// The file that holds one of this folder's tensors.
     pub fn file(&self, tensor: &HfTensor) -> &Path {
-        &self.shards[tensor.shard].path
+        &self.shards[tensor.at.shard].path
     }
 
+    /// Opens a file that should hold `names`. The tensors of type F8_E4M3 are noted in `codes`.
     fn open_shard(
         &mut self,
         file: &str,
         names: &[String],
+        codes: &mut Vec<usize>,
         problems: &mut Problems,
     ) -> Result<(), ModelError> {
         let path = self.path.join(file);
@@ -163,9 +230,15 @@ impl HfFolder {
                 Dtype::F32 => GgmlType::F32,
                 Dtype::F16 => GgmlType::F16,
                 Dtype::BF16 => GgmlType::BF16,
+                Dtype::F8_E4M3 => {
+                    codes.push(self.tensors.len());
+                    GgmlType::F32
+                }
                 other => {
                     problems.push(|| {
-                        format!("tensor `{name}` in {file} has type {other:?}; expected F32, F16 or BF16")
+                        format!(
+                            "tensor `{name}` in {file} has type {other:?}; expected F32, F16, BF16 or F8_E4M3"
+                        )
                     });
                     continue;
                 }
@@ -175,11 +248,72 @@ impl HfFolder {
                 name,
                 ty,
                 shape: info.shape.clone(),
-                shard: self.shards.len(),
-                bytes: data + start..data + end,
+                at: Place {
+                    shard: self.shards.len(),
+                    bytes: data + start..data + end,
+                },
+                scales: None,
             });
         }
         self.shards.push(Shard { path, map });
+        Ok(())
+    }
+
+    /// Gives each of the matrices `codes` (indices) its scales, which are tensors of their own no longer.
+    fn pair_scales(
+        &mut self,
+        codes: Vec<usize>,
+        problems: &mut Problems,
+    ) -> Result<(), ModelError> {
+        let block = BlockSize::read(&self.config, &self.path.join(CONFIG).display().to_string())?;
+        let by_name: HashMap<&str, usize> = (0..self.tensors.len())
+            .map(|index| (self.tensors[index].name.as_str(), index))
+            .collect();
+        let mut pairs = Vec::with_capacity(codes.len());
+        for index in codes {
+            let HfTensor { name, shape, .. } = &self.tensors[index];
+            let &[rows, cols] = shape.as_slice() else {
+                problems.push(|| {
+                    format!(
+                        "tensor `{name}` has type F8_E4M3 and shape {shape:?}; expected a matrix"
+                    )
+                });
+                continue;
+            };
+            let (expected, scales) = (
+                block.scales(rows, cols),
+                format!("{name}{}", fp8::SCALE_SUFFIX),
+            );
+            match by_name.get(scales.as_str()) {
+                None => problems.push(|| {
+                    format!(
+                        "tensor `{scales}` is missing, the scales of `{name}`, which has type F8_E4M3; expected \
+                         shape {expected:?}"
+                    )
+                }),
+                Some(&at) if self.tensors[at].shape != expected || self.tensors[at].ty != GgmlType::F32 => {
+                    let found = &self.tensors[at];
+                    problems.push(|| {
+                        format!(
+                            "tensor `{scales}` has type {} and shape {:?}; expected F32 and {expected:?}, the blocks of \
+                             `{name}`",
+                            found.ty.name(),
+                            found.shape
+                        )
+                    });
+                }
+                Some(&at) => pairs.push((index, at)),
+            }
+        }
+        drop(by_name);
+        let mut is_scales = vec![false; self.tensors.len()];
+        for (index, at) in pairs {
+            is_scales[at] = true;
+            let at = self.tensors[at].at.clone();
+            self.tensors[index].scales = Some(Scales { at, block });
+        }
+        let mut is_scales = is_scales.into_iter();
+        self.tensors.retain(|_| !is_scales.next().unwrap_or(false));
         Ok(())
     }
 
@@ -220,6 +354,7 @@ pub(super) fn stored(folder: &HfFolder) -> Vec<Stored> {
         name: t.name.clone(),
         ty: t.ty,
         shape: t.shape.clone(),
+        is_fp8: t.is_fp8(),
         file: file(t),
     };
     folder.tensors.iter().map(tensor).collect()

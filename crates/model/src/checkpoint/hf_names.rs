@@ -9,7 +9,7 @@ use crate::catalogue::{Role, TensorSpec};
 use crate::config::Config;
 
 /// Where `spec` may come from, the preferred form first.
-pub(super) fn forms(spec: &TensorSpec, config: &Config) -> Vec<Form> {
+pub(crate) fn forms(spec: &TensorSpec, config: &Config) -> Vec<Form> {
     let layer = spec.layer.unwrap_or_default();
     let in_layer = |name: &str| format!("model.layers.{layer}.{name}");
     let whole = |name: &str| vec![Form::Whole(in_layer(name))];

@@ -6,6 +6,7 @@
 //! then hands out a tensor's bytes in the logical form: borrowed from the mapping where the source stores that form,
 //! rearranged into a copy where it does not (experts apart, gate and up fused, `kv_b` whole).
 
+mod fp8;
 mod gguf;
 pub mod hf;
 mod hf_config;
@@ -22,6 +23,9 @@ use glim_gguf::Gguf;
 use glim_quant::GgmlType;
 
 pub use self::hf::HfFolder;
+pub(crate) use self::hf_names::forms as hf_forms;
+pub use self::pieces::Pieces;
+pub(crate) use self::resolve::Form;
 use self::resolve::{Naming, Resolver, Stored, layer_list};
 use crate::catalogue::{Role, TensorSpec, catalogue, mtp_catalogue, mtp_optional};
 use crate::config::{Config, IndexerKind};
@@ -47,24 +51,32 @@ impl Source {
         }
     }
 
-    /// The stored tensor `index`: its name and bytes.
-    fn stored(&self, index: usize) -> (&str, GgmlType, &[u8]) {
+    /// Name and type of the stored tensor `index`.
+    fn header(&self, index: usize) -> (&str, GgmlType) {
         match self {
             Source::Gguf(gguf) => {
                 let info = &gguf.tensors()[index];
-                (&info.name, info.ty, gguf.data(info))
+                (&info.name, info.ty)
             }
             Source::Hf(folder) => {
                 let tensor = &folder.tensors()[index];
-                (&tensor.name, tensor.ty, folder.data(tensor))
+                (&tensor.name, tensor.ty)
             }
+        }
+    }
+
+    /// The bytes of the stored tensor `index`, in the type that [`Self::header`] says.
+    fn stored(&self, index: usize) -> Cow<'_, [u8]> {
+        match self {
+            Source::Gguf(gguf) => Cow::Borrowed(gguf.data(&gguf.tensors()[index])),
+            Source::Hf(folder) => folder.data(&folder.tensors()[index]),
         }
     }
 }
 
 /// Which part of a tensor that holds two logical ones: gate or up, keys or values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Half {
+pub(crate) enum Half {
     First,
     Second,
 }
@@ -91,7 +103,7 @@ pub struct TensorDesc {
     pub role: Role,
     /// Its layer; MTP blocks count on from the trunk.
     pub layer: Option<usize>,
-    /// Type of the logical form: the stored one, but F32 for keys made from a quantised `kv_b`.
+    /// Type of the logical form: the stored one, but F32 for keys made from a quantised `kv_b`, and for FP8.
     pub ty: GgmlType,
     /// Row-major shape, in elements.
     pub shape: Vec<usize>,
@@ -153,13 +165,24 @@ impl Checkpoint {
     fn from_hf(folder: HfFolder) -> Result<Self, ModelError> {
         let config = folder.config()?;
         let stored = hf::stored(&folder);
-        Self::resolve(
+        let fp8 = folder
+            .tensors()
+            .iter()
+            .filter(|tensor| tensor.is_fp8())
+            .count();
+        let mut checkpoint = Self::resolve(
             config,
             KindsFrom::Metadata,
             Naming::Hf,
             &stored,
             Source::Hf(folder),
-        )
+        )?;
+        if fp8 > 0 {
+            checkpoint.oddities.push(format!(
+                "{fp8} tensors are stored as F8_E4M3 with scales for blocks: they are decoded to F32, four times as large"
+            ));
+        }
+        Ok(checkpoint)
     }
 
     fn resolve(
@@ -294,7 +317,7 @@ impl Checkpoint {
             // The experts of a stack all have one type.
             Origin::Stack(indices) => indices.first().copied(),
         };
-        let Some((name, ty, _)) = index.map(|index| self.source.stored(index)) else {
+        let Some((name, ty)) = index.map(|index| self.source.header(index)) else {
             return Ok(());
         };
         if ty.can_decode() {
@@ -321,7 +344,7 @@ fn indexer_specs(layer: usize) -> Vec<TensorSpec> {
         .collect()
 }
 
-fn kv_b_dims(config: &Config) -> KvBDims {
+pub(crate) fn kv_b_dims(config: &Config) -> KvBDims {
     KvBDims {
         n_heads: config.n_heads,
         nope: config.qk_nope_head_dim,

@@ -16,15 +16,15 @@ pub(super) fn data<'a>(
 ) -> Result<Cow<'a, [u8]>, ModelError> {
     let stored = |index: usize| checkpoint.source.stored(index);
     match &t.origin {
-        Origin::Whole(index) => Ok(Cow::Borrowed(stored(*index).2)),
+        Origin::Whole(index) => Ok(stored(*index)),
         Origin::GateUp(index, half) => {
-            Ok(Cow::Owned(half_of_each_expert(stored(*index).2, t, *half)))
+            Ok(Cow::Owned(half_of_each_expert(&stored(*index), t, *half)))
         }
         Origin::KvB(index, half) => {
-            let (name, ty, bytes) = stored(*index);
+            let ((name, ty), bytes) = (checkpoint.source.header(*index), stored(*index));
             let part = match half {
-                Half::First => keys(bytes, ty, kv_b_dims(&checkpoint.config)),
-                Half::Second => values(bytes, ty, kv_b_dims(&checkpoint.config)),
+                Half::First => keys(&bytes, ty, kv_b_dims(&checkpoint.config)),
+                Half::Second => values(&bytes, ty, kv_b_dims(&checkpoint.config)),
             };
             part.map(Cow::Owned)
                 .map_err(|reason| ModelError::Malformed {
@@ -35,7 +35,7 @@ pub(super) fn data<'a>(
         Origin::Stack(indices) => {
             let mut bytes = Vec::with_capacity(t.byte_len());
             for &index in indices {
-                bytes.extend_from_slice(stored(index).2);
+                bytes.extend_from_slice(&stored(index));
             }
             Ok(Cow::Owned(bytes))
         }

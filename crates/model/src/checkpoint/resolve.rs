@@ -21,11 +21,22 @@ pub(super) struct Stored {
     pub(super) ty: GgmlType,
     /// Row-major.
     pub(super) shape: Vec<usize>,
+    /// Whether it is F8_E4M3 in the file, so that F32 is what it is decoded to.
+    pub(super) is_fp8: bool,
     /// Its file, where the source has several.
     pub(super) file: Option<String>,
 }
 
 impl Stored {
+    /// For messages: the type in the file.
+    fn type_name(&self) -> &'static str {
+        if self.is_fp8 {
+            "F8_E4M3"
+        } else {
+            self.ty.name()
+        }
+    }
+
     /// For messages: the name, and the file where there is a choice.
     fn place(&self) -> String {
         match &self.file {
@@ -37,7 +48,7 @@ impl Stored {
 
 /// A form in which a source may hold one logical tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     /// As it is.
     Whole(String),
     /// Absent, and the same as another tensor.
@@ -300,9 +311,9 @@ impl<'a> Resolver<'a> {
                 format!(
                     "tensor {} has type {} and {} has type {}; expected one type for the experts of a layer",
                     first.place(),
-                    first.ty.name(),
+                    first.type_name(),
                     other.place(),
-                    other.ty.name()
+                    other.type_name()
                 )
             });
             return None;
@@ -411,7 +422,12 @@ pub(super) fn layer_list(layers: &[usize]) -> String {
 fn describe_surplus(tensor: &Stored, missing: &[String]) -> String {
     let name = tensor.name.as_str();
     let base = format!("tensor {} is not one of this model's", tensor.place());
-    if name.ends_with(".scale") || name.ends_with(".weight_scale_inv") {
+    if let Some(matrix) = name.strip_suffix(super::fp8::SCALE_SUFFIX) {
+        return format!(
+            "{base}: `{matrix}` is not of type F8_E4M3, which is what such scales are for"
+        );
+    }
+    if name.ends_with(".scale") {
         return format!("{base}: separate scales are not supported yet");
     }
     match closest(name, missing) {

@@ -1,4 +1,7 @@
-//! Why a checkpoint cannot be written as a GGUF file.
+//! Why a checkpoint cannot be written as a GGUF file or a Hugging Face folder.
+
+use std::io;
+use std::path::PathBuf;
 
 use glim_gguf::GgufError;
 use glim_quant::QuantError;
@@ -17,13 +20,35 @@ pub enum ExportError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
 
-    /// The model has a trait that GGUF has no key for: a reader would assume the opposite.
-    #[error("{origin}: the model has {what}, which GGUF has no key for, so it cannot be converted")]
+    /// The folder to write is there already, with something in it, or is a file.
+    #[error("{}: exists already; name a folder that does not exist or is empty", path.display())]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+    },
+
+    /// A file or folder cannot be written.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The model has a trait that the format has no key for: a reader would assume the opposite.
+    #[error(
+        "{origin}: the model has {what}, which {format} has no key for, so it cannot be converted"
+    )]
     NoKey {
         /// File or folder.
         origin: String,
         /// The trait.
         what: &'static str,
+        /// The format.
+        format: &'static str,
     },
 
     /// Weights that the chosen type cannot store.
@@ -33,7 +58,7 @@ pub enum ExportError {
     Encode {
         /// File or folder.
         origin: String,
-        /// The tensor, by its GGUF name.
+        /// The tensor, by its name in what is written.
         tensor: String,
         /// Where in the tensor the numbers in `source` begin to count.
         first: u64,
@@ -49,7 +74,7 @@ pub enum ExportError {
     BeyondF16 {
         /// File or folder.
         origin: String,
-        /// The tensor, by its GGUF name.
+        /// The tensor, by its name in what is written.
         tensor: String,
         /// The element, in row-major order.
         element: u64,

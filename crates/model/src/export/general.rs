@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use glim_gguf::Value;
+use glim_gguf::{GgufError, Metadata, Value};
 use serde_json::Value as Json;
 
 use super::ExportTensor;
@@ -43,6 +43,28 @@ impl General {
         })
     }
 
+    /// From the `general.*` keys of a GGUF file.
+    ///
+    /// # Errors
+    /// A key of the wrong type.
+    pub fn of_gguf(metadata: &Metadata) -> Result<Self, GgufError> {
+        let mut sampling = Vec::new();
+        for (_, name, whole) in SAMPLING {
+            let key = format!("general.sampling.{name}");
+            let value = if whole {
+                let n = metadata.uint(&key)?.and_then(|n| i32::try_from(n).ok());
+                n.map(Value::I32)
+            } else {
+                metadata.float(&key)?.map(|x| Value::F32(x as f32))
+            };
+            sampling.extend(value.map(|value| (name, value)));
+        }
+        Ok(Self {
+            name: metadata.str("general.name")?.map(str::to_owned),
+            sampling,
+        })
+    }
+
     /// All keys, `general.architecture` first.
     pub(super) fn keys(&self, config: &Config, size_label: &str) -> Vec<(String, Value)> {
         let mut keys: Vec<(String, Value)> = vec![
@@ -64,7 +86,7 @@ impl General {
 }
 
 /// Keys of `generation_config.json` that have a GGUF key: (there, here, whether it is a whole number).
-const SAMPLING: [(&str, &str, bool); 4] = [
+pub(super) const SAMPLING: [(&str, &str, bool); 4] = [
     ("top_k", "top_k", true),
     ("top_p", "top_p", false),
     ("min_p", "min_p", false),

@@ -7,21 +7,22 @@
 
 use glim_gguf::{Array, Value};
 
+use super::Mtp;
 use super::types::FileType;
 use crate::checkpoint::Checkpoint;
-use crate::config::{IndexerKind, Scoring};
+use crate::config::{Config, IndexerKind, Scoring};
 
 /// Version of the block formats, `GGML_QNT_VERSION`.
 const QUANTIZATION_VERSION: u32 = 2;
 
 /// Keys of the architecture, and those about the file's types.
-pub(super) fn keys(checkpoint: &Checkpoint, file_type: FileType) -> Vec<(String, Value)> {
-    let c = checkpoint.config();
-    let n_mtp = if checkpoint.mtp_tensors().is_empty() {
-        0
-    } else {
-        c.n_mtp_layers
-    };
+pub(super) fn keys(checkpoint: &Checkpoint, file_type: FileType, mtp: Mtp) -> Vec<(String, Value)> {
+    let n_mtp = n_mtp(checkpoint, mtp);
+    of_config(checkpoint.config(), n_mtp, file_type.id())
+}
+
+/// The same keys of a model with `n_mtp` MTP blocks; `file_type` is a number of llama.cpp's `LLAMA_FTYPE`.
+pub(crate) fn of_config(c: &Config, n_mtp: usize, file_type: u32) -> Vec<(String, Value)> {
     let gating = match c.moe.scoring {
         Scoring::Softmax => 1,
         Scoring::Sigmoid => 2,
@@ -49,7 +50,7 @@ pub(super) fn keys(checkpoint: &Checkpoint, file_type: FileType) -> Vec<(String,
     keys.size("expert_gating_func", gating);
     keys.size("attention.key_length", c.latent_dim());
     keys.size("attention.value_length", c.kv_lora_rank);
-    keys.general("file_type", file_type.id());
+    keys.general("file_type", file_type);
     keys.size("leading_dense_block_count", c.moe.first_dense_layers);
     keys.size("vocab_size", c.vocab_size);
     keys.size("attention.q_lora_rank", c.q_lora_rank);
@@ -70,6 +71,14 @@ pub(super) fn keys(checkpoint: &Checkpoint, file_type: FileType) -> Vec<(String,
     keys.set("attention.indexer.types", Value::Array(Array::Bool(full)));
     keys.general("quantization_version", QUANTIZATION_VERSION);
     keys.keys
+}
+
+/// The MTP blocks that will be written.
+pub(super) fn n_mtp(checkpoint: &Checkpoint, mtp: Mtp) -> usize {
+    match mtp {
+        Mtp::Keep if !checkpoint.mtp_tensors().is_empty() => checkpoint.config().n_mtp_layers,
+        _ => 0,
+    }
 }
 
 struct Keys<'a> {

@@ -1,4 +1,4 @@
-//! A checkpoint as a GGUF file, the way llama.cpp's converter writes it.
+//! A checkpoint as a GGUF file, the way llama.cpp's converter writes it, or as a Hugging Face folder ([`hf`]).
 //!
 //! [`ExportPlan`] decides everything from headers: the tensors in their order with names, dimensions and types, and the
 //! metadata. It can be printed, compared and tested without touching a weight. [`write`] carries it out tensor by
@@ -6,13 +6,15 @@
 //! its name only when it is whole and on disk.
 //!
 //! Source of order, types and keys: llama.cpp's converter (`conversion/base.py`, `deepseek.py`, `glm.py`) and gguf-py.
-//! A file written from a Hugging Face folder equals that converter's, tensor by tensor and byte by byte; [`keys`] says
+//! A file written from a Hugging Face folder equals that converter's, tensor by tensor and byte by byte; `keys.rs` says
 //! where metadata may differ.
 
 mod error;
 mod general;
-mod keys;
+pub mod hf;
+pub(crate) mod keys;
 mod order;
+mod recode;
 mod types;
 mod write;
 
@@ -22,9 +24,37 @@ use glim_quant::GgmlType;
 pub use self::error::ExportError;
 pub use self::general::General;
 pub use self::types::FileType;
-pub use self::write::write;
+pub use self::write::{write, write_split};
 use crate::checkpoint::{Checkpoint, TensorDesc};
 use crate::config::RopeStyle;
+
+/// What becomes of the MTP blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mtp {
+    /// They are written, where the checkpoint holds them.
+    #[default]
+    Keep,
+    /// They are left out, as are the keys that count them.
+    Drop,
+}
+
+/// What may be chosen about a GGUF file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// What most weights are stored as.
+    pub file_type: FileType,
+    /// Whether MTP blocks are kept.
+    pub mtp: Mtp,
+}
+
+impl From<FileType> for ExportOptions {
+    fn from(file_type: FileType) -> Self {
+        Self {
+            file_type,
+            mtp: Mtp::default(),
+        }
+    }
+}
 
 /// What a GGUF file will hold.
 #[derive(Debug)]
@@ -62,27 +92,28 @@ impl ExportTensor<'_> {
 }
 
 impl<'a> ExportPlan<'a> {
-    /// Plans a file of `file_type`. `general` becomes `general.*` keys; the keys of `text` (tokenizer and chat template,
+    /// Plans a file. `general` becomes `general.*` keys; the keys of `text` (tokenizer and chat template,
     /// which this crate knows nothing of) are written last, as they are.
     ///
-    /// Trunk and MTP blocks are kept. A tensor that is another one once more (a tied head) is written once, as readers
-    /// expect.
+    /// A tensor that is another one once more (a tied head) is written once, as readers expect.
     ///
     /// # Errors
     /// [`ExportError::NoKey`] if the model has a trait that GGUF cannot express.
     pub fn new(
         checkpoint: &'a Checkpoint,
-        file_type: FileType,
+        options: impl Into<ExportOptions>,
         general: &General,
         text: &Metadata,
     ) -> Result<Self, ExportError> {
+        let ExportOptions { file_type, mtp } = options.into();
         if checkpoint.config().indexer.rope_style == RopeStyle::HalfSplit {
             return Err(ExportError::NoKey {
                 origin: checkpoint.source().name(),
                 what: "an indexer that rotates half-split pairs",
+                format: "GGUF",
             });
         }
-        let tensors: Vec<ExportTensor<'a>> = order::order(checkpoint)
+        let tensors: Vec<ExportTensor<'a>> = order::order(checkpoint, mtp)
             .into_iter()
             .map(|desc| ExportTensor {
                 ty: types::type_of(desc, file_type),
@@ -94,7 +125,7 @@ impl<'a> ExportPlan<'a> {
         let keys = general
             .keys(checkpoint.config(), &label)
             .into_iter()
-            .chain(keys::keys(checkpoint, file_type));
+            .chain(keys::keys(checkpoint, file_type, mtp));
         for (key, value) in keys {
             metadata.set(key, value);
         }

@@ -7,16 +7,17 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use super::Mtp;
 use crate::catalogue::Role;
 use crate::checkpoint::{Checkpoint, HfFolder, Source, TensorDesc};
 
 /// The checkpoint's tensors in the order of the file, each stored one once.
-pub(super) fn order(checkpoint: &Checkpoint) -> Vec<&TensorDesc> {
+pub(super) fn order(checkpoint: &Checkpoint, mtp: Mtp) -> Vec<&TensorDesc> {
     let (place, experts_are_apart) = match checkpoint.source() {
         Source::Gguf(gguf) => ((0..gguf.tensors().len()).collect(), false),
         Source::Hf(folder) => (places(folder), true),
     };
-    let descs = own_tensors(checkpoint);
+    let descs = own_tensors(checkpoint, mtp);
     let last_part = |desc: &TensorDesc| {
         let parts = desc.stored().iter();
         parts.filter_map(|&index| place.get(index)).max().copied()
@@ -41,12 +42,12 @@ pub(super) fn order(checkpoint: &Checkpoint) -> Vec<&TensorDesc> {
 }
 
 /// All tensors but those that are another one once more.
-fn own_tensors(checkpoint: &Checkpoint) -> Vec<&TensorDesc> {
-    let all = checkpoint
-        .tensors()
-        .iter()
-        .chain(checkpoint.mtp_tensors())
-        .collect::<Vec<_>>();
+pub(super) fn own_tensors(checkpoint: &Checkpoint, mtp: Mtp) -> Vec<&TensorDesc> {
+    let mtp_tensors = match mtp {
+        Mtp::Keep => checkpoint.mtp_tensors(),
+        Mtp::Drop => &[],
+    };
+    let all: Vec<&TensorDesc> = checkpoint.tensors().iter().chain(mtp_tensors).collect();
     let stored_as = |role: Role| {
         all.iter()
             .find(|desc| desc.role == role)

@@ -38,12 +38,14 @@ const F16_SMALLEST: f64 = 1.0 / (1u64 << 24) as f64;
 /// What a grid type (IQ1 to IQ3) may be off, in root mean squares of the block.
 const GRID_ERROR: f64 = 1.0;
 
-/// The first element of a block that is out of bounds, or the block as a whole.
+/// How far a block is off, and where.
 pub(super) struct Verdict {
     /// The error in bounds, the largest of the block: above 1 it is out of bounds.
     pub(super) ratio: f64,
-    /// The element that is furthest out of its bound; of the block's bound that with the largest error.
+    /// The first element that is out of its bound; if none is, the one that is closest to it, or has the largest error of a block that is out
+    /// of the block's bound.
     pub(super) element: usize,
+    is_named: bool,
 }
 
 /// What the elements of one block can decode to.
@@ -66,45 +68,37 @@ enum Kind {
 }
 
 /// Where the codes of a type lie in a block, the bytes that make them all smallest and all largest, and how they are spaced.
-type Codes = (&'static [Range<usize>], u8, u8, Kind, f64);
+type Codes = (Range<usize>, u8, u8, Kind, f64);
 
 fn codes(ty: GgmlType) -> Option<Codes> {
     Some(match ty {
-        GgmlType::Q8_0 => (&[2..34], 0x80, 0x7f, Kind::Even(256.0), TIE),
-        GgmlType::Q4_0 => (&[2..18], 0x00, 0xff, Kind::Even(16.0), FITTED),
-        GgmlType::Q4_1 => (&[4..20], 0x00, 0xff, Kind::Even(16.0), FITTED),
-        GgmlType::Q5_0 => (&[2..22], 0x00, 0xff, Kind::Even(32.0), FITTED),
-        GgmlType::Q5_1 => (&[4..24], 0x00, 0xff, Kind::Even(32.0), FITTED),
-        GgmlType::Q2_K => (&[16..80], 0x00, 0xff, Kind::Even(4.0), TIE),
-        GgmlType::Q3_K => (&[0..96], 0x00, 0xff, Kind::Even(8.0), TIE),
-        GgmlType::Q4_K => (&[16..144], 0x00, 0xff, Kind::Even(16.0), TIE),
-        GgmlType::Q5_K => (&[16..176], 0x00, 0xff, Kind::Even(32.0), TIE),
-        GgmlType::Q6_K => (&[0..192], 0x00, 0xff, Kind::Even(64.0), TIE),
-        GgmlType::TQ1_0 => (&[0..52], 0x00, 0xff, Kind::Even(3.0), TIE),
-        GgmlType::TQ2_0 => (&[0..64], 0x00, 0xff, Kind::Even(4.0), TIE),
-        GgmlType::IQ4_NL => (&[2..18], 0x00, 0xff, Kind::Levels(&tables::IQ4_LEVELS), TIE),
-        GgmlType::IQ4_XS => (
-            &[8..136],
-            0x00,
-            0xff,
-            Kind::Levels(&tables::IQ4_LEVELS),
-            TIE,
-        ),
+        GgmlType::Q8_0 => (2..34, 0x80, 0x7f, Kind::Even(256.0), TIE),
+        GgmlType::Q4_0 => (2..18, 0x00, 0xff, Kind::Even(16.0), FITTED),
+        GgmlType::Q4_1 => (4..20, 0x00, 0xff, Kind::Even(16.0), FITTED),
+        GgmlType::Q5_0 => (2..22, 0x00, 0xff, Kind::Even(32.0), FITTED),
+        GgmlType::Q5_1 => (4..24, 0x00, 0xff, Kind::Even(32.0), FITTED),
+        GgmlType::Q2_K => (16..80, 0x00, 0xff, Kind::Even(4.0), TIE),
+        GgmlType::Q3_K => (0..96, 0x00, 0xff, Kind::Even(8.0), TIE),
+        GgmlType::Q4_K => (16..144, 0x00, 0xff, Kind::Even(16.0), TIE),
+        GgmlType::Q5_K => (16..176, 0x00, 0xff, Kind::Even(32.0), TIE),
+        GgmlType::Q6_K => (0..192, 0x00, 0xff, Kind::Even(64.0), TIE),
+        GgmlType::TQ1_0 => (0..52, 0x00, 0xff, Kind::Even(3.0), TIE),
+        GgmlType::TQ2_0 => (0..64, 0x00, 0xff, Kind::Even(4.0), TIE),
+        GgmlType::IQ4_NL => (2..18, 0x00, 0xff, Kind::Levels(&tables::IQ4_LEVELS), TIE),
+        GgmlType::IQ4_XS => (8..136, 0x00, 0xff, Kind::Levels(&tables::IQ4_LEVELS), TIE),
         // Code 7 is the largest; the negative ones mirror it.
-        GgmlType::MXFP4 => (&[1..17], 0xff, 0x77, Kind::Levels(&tables::FP4_LEVELS), TIE),
-        GgmlType::NVFP4 => (&[4..36], 0xff, 0x77, Kind::Levels(&tables::FP4_LEVELS), TIE),
+        GgmlType::MXFP4 => (1..17, 0xff, 0x77, Kind::Levels(&tables::FP4_LEVELS), TIE),
+        GgmlType::NVFP4 => (4..36, 0xff, 0x77, Kind::Levels(&tables::FP4_LEVELS), TIE),
         _ => return None,
     })
 }
 
 impl Lattice {
     fn of(ty: GgmlType, block: &[u8]) -> Option<Self> {
-        let (places, smallest, largest, kind, slack) = codes(ty)?;
+        let (place, smallest, largest, kind, slack) = codes(ty)?;
         let decode = |fill: u8| {
             let mut block = block.to_vec();
-            for place in places {
-                block.get_mut(place.clone())?.fill(fill);
-            }
+            block.get_mut(place.clone())?.fill(fill);
             let mut values = vec![0f32; ty.block_elems()];
             dequantize(ty, &block, &mut values).ok()?;
             Some(values)
@@ -175,6 +169,7 @@ pub(super) fn against_original(
     let mut worst = Verdict {
         ratio: 0.0,
         element: 0,
+        is_named: false,
     };
     let error = |i: usize| (f64::from(x[i]) - f64::from(y[i])).abs();
     if let Some(lattice) = Lattice::of(ty, block) {
@@ -214,6 +209,7 @@ pub(super) fn against_other(a: (GgmlType, &[u8], &[f32]), b: (GgmlType, &[u8], &
     let mut worst = Verdict {
         ratio: 0.0,
         element: 0,
+        is_named: false,
     };
     worst.take_block(reached / allowed, error, len);
     worst
@@ -242,16 +238,117 @@ fn own_error(ty: GgmlType, blocks: &[u8], values: &[f32]) -> f64 {
 }
 
 impl Verdict {
-    /// Takes note of an element's error in bounds; NaN is out of any.
+    /// Takes note of an element's error in bounds, in the order of elements; NaN is out of any.
     fn take(&mut self, ratio: f64, element: usize) {
         let ratio = if ratio.is_nan() { f64::INFINITY } else { ratio };
         if ratio > self.ratio {
-            (self.ratio, self.element) = (ratio, element);
+            self.ratio = ratio;
+            if !self.is_named {
+                self.element = element;
+            }
         }
+        self.is_named |= ratio > 1.0;
     }
 
     fn take_block(&mut self, ratio: f64, error: impl Fn(usize) -> f64, len: usize) {
         let largest = (0..len).reduce(|a, b| if error(b) > error(a) { b } else { a });
         self.take(ratio, largest.unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use glim_quant::quantize;
+
+    use super::*;
+
+    /// Numbers in -1 .. 1, the same for the same seed.
+    fn numbers(seed: u64, count: usize) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state
+                .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                .wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn decode(ty: GgmlType, block: &[u8]) -> Vec<f32> {
+        let mut values = vec![0.0; block.len() / ty.block_bytes() * ty.block_elems()];
+        dequantize(ty, block, &mut values).unwrap();
+        values
+    }
+
+    /// The lattice is what the decoder says: every number that any code of an element decodes to is at distance 0.
+    #[test]
+    fn whatever_a_block_decodes_to_is_on_its_lattice() {
+        for &ty in GgmlType::ALL {
+            let Some((place, ..)) = codes(ty) else {
+                continue;
+            };
+            for seed in 0..20 {
+                let mut block = vec![0; ty.block_bytes()];
+                if quantize(ty, &numbers(seed, ty.block_elems()), &mut block).is_err() {
+                    continue;
+                }
+                // Other codes under the same scales.
+                for (i, at) in place.clone().enumerate() {
+                    block[at] = (i as u8).wrapping_mul(37).wrapping_add(seed as u8);
+                }
+                let lattice = Lattice::of(ty, &block).unwrap();
+                for (i, y) in decode(ty, &block).into_iter().enumerate() {
+                    // f32 rounds the subtraction of a minimum.
+                    let distance = lattice.distance(i, f64::from(y));
+                    assert!(
+                        distance <= 1e-5 * lattice.step(i),
+                        "{ty} {i}: {y} is {distance} off"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Types without encoder: a block that is near its numbers passes, one of other numbers does not.
+    #[test]
+    fn a_grid_block_passes_for_its_own_numbers_only() {
+        for ty in [
+            GgmlType::IQ1_S,
+            GgmlType::IQ2_XXS,
+            GgmlType::IQ2_S,
+            GgmlType::IQ3_XXS,
+            GgmlType::IQ3_S,
+        ] {
+            let mut block: Vec<u8> = (0..ty.block_bytes()).map(|i| (i * 89 + 7) as u8).collect();
+            block[..2].copy_from_slice(&[0x00, 0x2c]);
+            let y = decode(ty, &block);
+            let size = (y.iter().map(|y| y * y).sum::<f32>() / 256.0).sqrt();
+            let noise = numbers(5, 256);
+            let own: Vec<f32> = y
+                .iter()
+                .zip(&noise)
+                .map(|(y, n)| y + 0.5 * size * n)
+                .collect();
+            assert!(
+                against_original(ty, &block, &own, &y, None).ratio < 1.0,
+                "{ty}"
+            );
+            let others: Vec<f32> = noise.iter().map(|n| 1.7 * size * n).collect();
+            assert!(
+                against_original(ty, &block, &others, &y, None).ratio > 1.0,
+                "{ty}"
+            );
+        }
+    }
+
+    #[test]
+    fn nan_is_out_of_any_bound() {
+        let ty = GgmlType::Q8_0;
+        let mut block = vec![0; 34];
+        quantize(ty, &numbers(1, 32), &mut block).unwrap();
+        block[1] = 0x7e;
+        let y = decode(ty, &block);
+        assert!(against_original(ty, &block, &numbers(1, 32), &y, None).ratio > 1.0);
     }
 }

@@ -94,7 +94,7 @@ fn is_constant(tensor: &StoredTensor<'_>) -> bool {
     let block = tensor.ty.block_bytes();
     bytes
         .get(block..)
-        .is_none_or(|rest| rest == &bytes[..rest.len()])
+        .is_none_or(|rest| *rest == bytes[..rest.len()])
 }
 
 /// Which indexers may be copies of which.

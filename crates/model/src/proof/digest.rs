@@ -11,7 +11,7 @@
 //! It covers what decides on the model's output: every tensor with its name, type, shape and bytes as they are stored, and every
 //! key of the metadata but `general.*` and `split.*` (so: hyper-parameters, tokenizer, chat template; not title, author,
 //! licence). An integer counts as its value, whichever width the file gives it; of a Hugging Face folder the keys are those of
-//! `config.json`, and the tokenizer's files are not covered. It does not depend on the order of keys and tensors, on how a
+//! `config.json`, the tokenizer's files are not covered, and an FP8 matrix counts as the F32 numbers that it decodes to. It does not depend on the order of keys and tensors, on how a
 //! model is cut into parts, on alignment and padding, nor on which zeros are holes. It tells apart the forms in which one model can be
 //! stored: a GGUF and the folder that it was made of have different digests.
 

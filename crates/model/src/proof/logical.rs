@@ -54,14 +54,19 @@ impl<'a> Logical<'a> {
         matches!(&self.form, Form::Part { fused, part: Part::First, .. } if fused.is_first_transposed())
     }
 
-    /// Whether the loader makes the whole of it, whatever part it is asked for: keys of a quantised `kv_b`.
+    /// Whether the loader makes the whole of it, whatever part it is asked for: keys of a quantised `kv_b`, and single
+    /// FP8 matrices.
     pub(super) fn is_loaded_whole(&self) -> bool {
         let stored = self
             .desc
             .stored()
             .first()
             .and_then(|&index| self.stored.get(index));
-        self.is_transposed() && stored.is_some_and(|tensor| tensor.ty.block_elems() > 1)
+        stored.is_some_and(|tensor| {
+            let is_decoded = tensor.is_fp8() || tensor.ty.block_elems() > 1;
+            let is_stack = matches!(self.form, Form::Stack { .. });
+            self.is_transposed() && is_decoded || tensor.is_fp8() && !is_stack
+        })
     }
 
     /// The elements of each index of the first axis, if pieces must not cross it: experts, heads.
@@ -192,11 +197,8 @@ impl<'a> Logical<'a> {
 
     /// Resolution has checked sizes, so the range is there; a shorter answer is named by whoever compares.
     fn borrowed(&self, stored: usize, range: Range<usize>) -> Cow<'a, [u8]> {
-        let bytes = self
-            .stored
-            .get(stored)
-            .map_or(&[][..], |tensor| tensor.bytes());
-        Cow::Borrowed(bytes.get(range).unwrap_or_default())
+        let tensor = self.stored.get(stored);
+        tensor.map_or(Cow::Borrowed(&[]), |tensor| tensor.read(&range))
     }
 
     /// Its elements in chunks of at most [`CHUNK_ELEMENTS`] that [`Self::bytes`] can read, of this tensor and of the same one of another

@@ -82,12 +82,17 @@ fn walk_item(tensor: &StoredTensor<'_>, range: &Range<usize>, zero_leaf: &ZeroLe
             done.leaves.push(zero_leaf.of(leaf.len()));
             continue;
         }
-        let bytes = tensor.bytes();
-        done.leaves.push(digest::leaf(&bytes[leaf.clone()]));
+        // The blocks that begin in the leaf may end beyond it.
+        let unit = tensor.ty.block_bytes();
+        let blocks = beginning_in(&leaf, unit);
+        let bytes = tensor.read(&(start..leaf.end.max(blocks.end * unit)));
+        done.leaves
+            .push(digest::leaf(bytes.get(..leaf.len()).unwrap_or(&bytes)));
         if done.found.implausible.is_none() {
-            done.found.implausible = implausible(tensor, bytes, &leaf);
+            let bytes = bytes.get(blocks.start * unit - start..).unwrap_or_default();
+            done.found.implausible = implausible(tensor, blocks.start, bytes);
         }
-        count_zero_rows(tensor, bytes, &leaf, &mut done.found);
+        count_zero_rows(tensor, &leaf, &mut done.found);
     }
     done
 }
@@ -97,27 +102,20 @@ fn beginning_in(range: &Range<usize>, unit: usize) -> Range<usize> {
     range.start.div_ceil(unit)..range.end.div_ceil(unit)
 }
 
-/// Looks at the blocks that begin in the leaf.
+/// Looks at whole blocks, of which the first is block `first` of the tensor.
 fn implausible(
     tensor: &StoredTensor<'_>,
-    bytes: &[u8],
-    leaf: &Range<usize>,
+    first: usize,
+    blocks: &[u8],
 ) -> Option<(usize, String, String)> {
     let ty: GgmlType = tensor.ty;
-    let blocks = beginning_in(leaf, ty.block_bytes());
-    let blocks_bytes = bytes.get(blocks.start * ty.block_bytes()..blocks.end * ty.block_bytes())?;
     // A type that cannot be scanned is named by the check.
-    let found = scan::first_implausible(ty, blocks_bytes).ok()??;
-    let element = blocks.start * ty.block_elems() + found.element;
+    let found = scan::first_implausible(ty, blocks).ok()??;
+    let element = first * ty.block_elems() + found.element;
     Some((element, found.expected, found.found))
 }
 
-fn count_zero_rows(
-    tensor: &StoredTensor<'_>,
-    bytes: &[u8],
-    leaf: &Range<usize>,
-    found: &mut Found,
-) {
+fn count_zero_rows(tensor: &StoredTensor<'_>, leaf: &Range<usize>, found: &mut Found) {
     if tensor.shape.len() < 2 {
         return;
     }
@@ -127,11 +125,7 @@ fn count_zero_rows(
     for row in beginning_in(leaf, row_bytes) {
         let place = row * row_bytes..(row + 1) * row_bytes;
         let is_there = tensor.has_data(&(place.start..place.start + 1));
-        if is_there
-            && bytes
-                .get(place)
-                .is_some_and(|row| scan::is_zero(tensor.ty, row))
-        {
+        if is_there && scan::is_zero(tensor.ty, &tensor.read(&place)) {
             found.zero_rows += 1;
             found.first_zero_row.get_or_insert(row);
         }

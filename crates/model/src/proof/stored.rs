@@ -1,5 +1,6 @@
 //! The tensors of a checkpoint as they are stored, and which of their bytes are there.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use glim_gguf::TensorInfo;
@@ -44,7 +45,7 @@ impl<'a> StoredTensor<'a> {
     }
 
     fn of_hf(folder: &'a HfFolder, tensor: &'a HfTensor) -> Self {
-        let len = folder.data(tensor).len();
+        let len = hf_len(tensor);
         StoredTensor {
             name: &tensor.name,
             ty: tensor.ty,
@@ -57,12 +58,35 @@ impl<'a> StoredTensor<'a> {
         }
     }
 
-    /// Its bytes.
-    pub(super) fn bytes(&self) -> &'a [u8] {
+    /// Some of its bytes; of an FP8 matrix, which counts as the F32 numbers that it decodes to, the rows that they are in are decoded.
+    /// Nothing beyond its end.
+    pub(super) fn read(&self, range: &Range<usize>) -> Cow<'a, [u8]> {
         match self.place {
-            Place::Gguf(gguf, info) => gguf.data(info),
-            Place::Hf(folder, tensor) => folder.data(tensor),
+            Place::Gguf(gguf, info) => {
+                Cow::Borrowed(gguf.data(info).get(range.clone()).unwrap_or_default())
+            }
+            Place::Hf(folder, tensor) => match folder.data_of_plain(tensor) {
+                Some(bytes) => Cow::Borrowed(bytes.get(range.clone()).unwrap_or_default()),
+                None => {
+                    let row_bytes = (self.columns() * self.ty.block_bytes()).max(1);
+                    let rows = range.start / row_bytes..range.end.min(self.len).div_ceil(row_bytes);
+                    let first = rows.start * row_bytes;
+                    let decoded = folder.data_rows(tensor, rows);
+                    let inside = range.start - first..range.end.min(self.len) - first;
+                    Cow::Owned(decoded.get(inside).unwrap_or_default().to_vec())
+                }
+            },
         }
+    }
+
+    /// All of its bytes.
+    pub(super) fn bytes(&self) -> Cow<'a, [u8]> {
+        self.read(&(0..self.len))
+    }
+
+    /// Whether it is decoded when it is read.
+    pub(super) fn is_fp8(&self) -> bool {
+        matches!(self.place, Place::Hf(_, tensor) if tensor.is_fp8())
     }
 
     /// Bytes that are there.
@@ -121,12 +145,17 @@ pub(super) fn stored(checkpoint: &Checkpoint) -> Vec<StoredTensor<'_>> {
     }
 }
 
+/// Bytes of a tensor of a folder, of which the header has been checked.
+fn hf_len(tensor: &HfTensor) -> usize {
+    tensor.shape.iter().product::<usize>() * tensor.ty.block_bytes()
+}
+
 /// Bytes of all stored tensors, holes included.
 pub(super) fn stored_bytes(checkpoint: &Checkpoint) -> u64 {
     match checkpoint.source() {
         Source::Gguf(gguf) => gguf.tensors().iter().map(|info| info.bytes).sum(),
         Source::Hf(folder) => (folder.tensors().iter())
-            .map(|tensor| folder.data(tensor).len() as u64)
+            .map(|tensor| hf_len(tensor) as u64)
             .sum(),
     }
 }

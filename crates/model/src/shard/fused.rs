@@ -6,6 +6,7 @@
 //! rows of the second, in each expert or head. It is *not* a share of the rows of the whole, nor of all keys and then
 //! all values.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::check::{check_families, check_weight};
@@ -271,7 +272,7 @@ impl Shards {
             let Some((_, first, _)) = firsts.iter().find(|(index, ..)| *index == stored) else {
                 continue;
             };
-            let Some((name, ..)) = stored_tensor(checkpoint, stored) else {
+            let Some((name, _)) = stored_header(checkpoint, stored) else {
                 continue;
             };
             let list = self.fused_rows(name, fused, [&first.name, &desc.name])?;
@@ -367,7 +368,7 @@ impl Form {
     pub fn of(checkpoint: &Checkpoint, desc: &TensorDesc) -> Result<Form, ShardError> {
         let (stored, elements) = (desc.stored(), desc.elements());
         let elements_of =
-            |index: usize| stored_tensor(checkpoint, index).map_or(0, |(_, elements, _)| elements);
+            |index: usize| stored_header(checkpoint, index).map_or(0, |(_, elements)| elements);
         let &[index] = stored else {
             return Ok(Form::Stack {
                 stored: stored.to_vec(),
@@ -416,21 +417,25 @@ impl Form {
     }
 }
 
-/// Name, elements and bytes of a stored tensor.
-pub(super) fn stored_tensor(checkpoint: &Checkpoint, index: usize) -> Option<(&str, usize, &[u8])> {
+/// Name and elements of a stored tensor.
+pub(super) fn stored_header(checkpoint: &Checkpoint, index: usize) -> Option<(&str, usize)> {
     match checkpoint.source() {
         Source::Gguf(gguf) => {
             let info = gguf.tensors().get(index)?;
-            Some((&info.name, info.shape().iter().product(), gguf.data(info)))
+            Some((&info.name, info.shape().iter().product()))
         }
         Source::Hf(folder) => {
             let tensor = folder.tensors().get(index)?;
-            Some((
-                &tensor.name,
-                tensor.shape.iter().product(),
-                folder.data(tensor),
-            ))
+            Some((&tensor.name, tensor.shape.iter().product()))
         }
+    }
+}
+
+/// Bytes of a stored tensor, in the type of the logical form: FP8 is decoded.
+pub(super) fn stored_data(checkpoint: &Checkpoint, index: usize) -> Option<Cow<'_, [u8]>> {
+    match checkpoint.source() {
+        Source::Gguf(gguf) => Some(Cow::Borrowed(gguf.data(gguf.tensors().get(index)?))),
+        Source::Hf(folder) => Some(folder.data(folder.tensors().get(index)?)),
     }
 }
 

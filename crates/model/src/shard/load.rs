@@ -10,7 +10,7 @@ use std::ops::Range;
 use glim_plan::{BackendError, WeightData, WeightSource};
 
 use super::error::ShardError;
-use super::fused::{Form, Fused, Part, stored_tensor};
+use super::fused::{Form, Fused, Part, stored_data};
 use super::runs::ByteRuns;
 use super::slice::Slice;
 use super::{Shards, Weight};
@@ -154,7 +154,7 @@ impl<'a> RankWeights<'a> {
                 let slice = fused
                     .stored_slice(part, slice)
                     .ok_or_else(|| layout(weight))?;
-                collect(weight, Cow::Borrowed(bytes), &fused.view(), &slice)
+                collect(weight, bytes, &fused.view(), &slice)
             }
         }
     }
@@ -182,12 +182,8 @@ impl<'a> RankWeights<'a> {
         };
         let inside = Slice::new(inside.to_vec());
         let mut bytes = Vec::new();
-        for piece in self
-            .checkpoint
-            .pieces(desc)?
-            .skip(experts.start)
-            .take(experts.len())
-        {
+        for expert in experts.clone() {
+            let piece = self.checkpoint.item(desc, expert)?;
             bytes.extend_from_slice(&collect(weight, piece, shape, &inside)?);
         }
         Ok(Cow::Owned(bytes))
@@ -284,11 +280,10 @@ fn stored_bytes<'b>(
     checkpoint: &'b Checkpoint,
     weight: &Weight,
     stored: usize,
-) -> Result<&'b [u8], ShardError> {
-    let (_, _, bytes) = stored_tensor(checkpoint, stored).ok_or_else(|| ShardError::Unknown {
+) -> Result<Cow<'b, [u8]>, ShardError> {
+    stored_data(checkpoint, stored).ok_or_else(|| ShardError::Unknown {
         tensor: weight.name.clone(),
-    })?;
-    Ok(bytes)
+    })
 }
 
 fn layout(weight: &Weight) -> ShardError {

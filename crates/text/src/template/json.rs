@@ -7,16 +7,19 @@
 use std::fmt::Write as _;
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
 
 use super::python::float_repr;
+use super::{MAX_DEPTH, pay};
 use crate::taint::is_mark;
 
-/// Deepest nesting that is written.
-const MAX_DEPTH: usize = 128;
-
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`
-pub(super) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+pub(super) fn tojson(
+    state: &State,
+    value: &Value,
+    args: Rest<Value>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
     const NAMES: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
     if args.len() > NAMES.len() {
         return Err(Error::new(
@@ -51,6 +54,7 @@ pub(super) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result
     let (item_separator, key_separator) =
         separators.unwrap_or_else(|| (comma.to_owned(), ": ".to_owned()));
     let mut writer = Writer {
+        state,
         out: String::new(),
         ensure_ascii: flag(0)?,
         sort_keys: flag(3)?,
@@ -63,7 +67,9 @@ pub(super) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result
     Ok(Value::from(writer.out))
 }
 
-struct Writer {
+struct Writer<'a> {
+    /// Pays for each value before it is written: one that holds itself twice, and so on, would be written without end.
+    state: &'a State<'a, 'a>,
     out: String,
     ensure_ascii: bool,
     sort_keys: bool,
@@ -72,7 +78,7 @@ struct Writer {
     key_separator: String,
 }
 
-impl Writer {
+impl Writer<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
             return Err(Error::new(
@@ -80,13 +86,16 @@ impl Writer {
                 format!("tojson: nested deeper than {MAX_DEPTH} levels"),
             ));
         }
+        let indent = self.indent.as_ref().map_or(0, |text| text.len() * depth);
+        let separators = self.item_separator.len() + self.key_separator.len();
+        pay(self.state, indent + separators)?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self
                 .out
                 .push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.out.push_str(&number(value)),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default())?,
             ValueKind::Seq => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.container(['[', ']'], &items, depth, |writer, item| {
@@ -145,10 +154,10 @@ impl Writer {
 
     fn key(&mut self, key: &Value) -> Result<(), Error> {
         match key.kind() {
-            ValueKind::String => self.string(key.as_str().unwrap_or_default()),
-            ValueKind::None => self.string("null"),
-            ValueKind::Bool => self.string(if key.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.string(&number(key)),
+            ValueKind::String => self.string(key.as_str().unwrap_or_default())?,
+            ValueKind::None => self.string("null")?,
+            ValueKind::Bool => self.string(if key.is_true() { "true" } else { "false" })?,
+            ValueKind::Number => self.string(&number(key))?,
             kind => {
                 return Err(Error::new(
                     ErrorKind::BadSerialization,
@@ -159,7 +168,8 @@ impl Writer {
         Ok(())
     }
 
-    fn string(&mut self, text: &str) {
+    fn string(&mut self, text: &str) -> Result<(), Error> {
+        pay(self.state, text.len())?;
         self.out.push('"');
         for c in text.chars() {
             match c {
@@ -177,6 +187,7 @@ impl Writer {
             }
         }
         self.out.push('"');
+        Ok(())
     }
 
     /// `\uHHHH`, as a surrogate pair beyond the basic plane.

@@ -7,6 +7,7 @@ use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
+use super::pay;
 use crate::taint::{Marked, is_mark};
 
 /// The callback for methods that the engine does not have itself.
@@ -19,13 +20,16 @@ pub(super) fn call(
     let Some(text) = value.as_str() else {
         return pycompat::unknown_method_callback(state, value, method, args);
     };
+    // All of these look at the whole text, whatever they return.
+    let args_len = args.iter().filter_map(Value::as_str).map(str::len);
+    pay(state, text.len() + args_len.sum::<usize>())?;
     match method {
         "split" | "rsplit" => split(&Marked::parse(text), method == "rsplit", args),
         "strip" => strip(&Marked::parse(text), [true, true], args),
         "lstrip" => strip(&Marked::parse(text), [true, false], args),
         "rstrip" => strip(&Marked::parse(text), [false, true], args),
-        "startswith" => affix(text, |text, affix| text.starts_with(affix), args),
-        "endswith" => affix(text, |text, affix| text.ends_with(affix), args),
+        "startswith" => affix(state, text, |text, affix| text.starts_with(affix), args),
+        "endswith" => affix(state, text, |text, affix| text.ends_with(affix), args),
         "removeprefix" | "removesuffix" => {
             remove_affix(&Marked::parse(text), method == "removeprefix", args)
         }
@@ -47,12 +51,10 @@ pub(super) fn call(
 }
 
 /// The filter `trim`: `str.strip`.
-pub(super) fn trim(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    strip(
-        &Marked::parse(&super::python::to_str(value)),
-        [true, true],
-        &args,
-    )
+pub(super) fn trim(state: &State, value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let text = super::python::to_str(state, value)?;
+    pay(state, text.len())?;
+    strip(&Marked::parse(&text), [true, true], &args)
 }
 
 fn unmarked(text: &str) -> String {
@@ -224,7 +226,12 @@ fn split_lines(text: &Marked, args: &[Value]) -> Result<Value, Error> {
 }
 
 /// `startswith` and `endswith`, with one string or several.
-fn affix(text: &str, test: fn(&str, &str) -> bool, args: &[Value]) -> Result<Value, Error> {
+fn affix(
+    state: &State,
+    text: &str,
+    test: fn(&str, &str) -> bool,
+    args: &[Value],
+) -> Result<Value, Error> {
     let (affixes,): (&Value,) = from_args(args)?;
     let plain = unmarked(text);
     let candidates: Vec<Value> = match affixes.kind() {
@@ -235,6 +242,7 @@ fn affix(text: &str, test: fn(&str, &str) -> bool, args: &[Value]) -> Result<Val
         let affix = candidate
             .as_str()
             .ok_or_else(|| wrong("startswith/endswith", "a string or several", candidate))?;
+        pay(state, affix.len())?;
         if test(&plain, &unmarked(affix)) {
             return Ok(Value::from(true));
         }

@@ -26,9 +26,17 @@ use serde_json::Value as Json;
 use crate::taint::{Marked, Marker};
 use crate::{AddedTokens, TextError};
 
-/// The most work that one rendering may do, in the engine's units (an instruction, or 64 bytes produced). A prompt of
-/// a million characters needs about a hundredth of it.
-const MAX_TEMPLATE_FUEL: u64 = 50_000_000;
+/// The most work that one rendering may do, in the engine's units: an instruction, or [`FUEL_BYTES`] produced, which makes
+/// half a gigabyte. A prompt of a million characters needs about a sixteenth of it. Our own filters and methods pay as the
+/// engine's do ([`pay`]).
+const MAX_TEMPLATE_FUEL: u64 = 1 << 23;
+/// Bytes for a unit of fuel.
+const FUEL_BYTES: usize = 64;
+/// Deepest nesting of values that is printed or written as JSON.
+const MAX_DEPTH: usize = 128;
+/// Stack of a rendering, in bytes. A template can nest lists once for each unit of fuel, and the engine takes such a value
+/// down by recursion, about 100 bytes a level. It is address space; memory is what is touched.
+const STACK_BYTES: usize = 1 << 30;
 
 /// The name under which the template is registered; without an extension nothing is HTML-escaped.
 const NAME: &str = "chat";
@@ -181,10 +189,25 @@ impl ChatTemplate {
     }
 
     fn run_in(&self, context: Value) -> Result<String, TextError> {
-        self.env
-            .get_template(NAME)
-            .and_then(|template| template.render(context))
-            .map_err(|error| render_error(&error))
+        let render = || {
+            self.env
+                .get_template(NAME)
+                .and_then(|template| template.render(context))
+                .map_err(|error| render_error(&error))
+        };
+        let no_stack = |reason: String| TextError::TemplateFailed { line: 0, reason };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let running = thread.spawn_scoped(scope, render).map_err(|error| {
+                no_stack(format!(
+                    "no room for a stack of {STACK_BYTES} bytes: {error}"
+                ))
+            })?;
+            // A panic is a bug, of ours or of the engine: it goes on.
+            running
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// The template's variables, each string of the request passed through `string`.
@@ -247,8 +270,13 @@ fn unix_now() -> u64 {
 #[error("{0}")]
 struct Raised(String);
 
-fn raise_exception(message: &Value) -> Result<Value, Error> {
-    let message = python::to_str(message);
+/// Pays for work on so many bytes, and for a step of it.
+fn pay(state: &State, bytes: usize) -> Result<(), Error> {
+    state.consume_fuel(1 + (bytes / FUEL_BYTES) as u64)
+}
+
+fn raise_exception(state: &State, message: &Value) -> Result<Value, Error> {
+    let message = python::to_str(state, message)?;
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 

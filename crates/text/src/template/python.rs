@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use minijinja::value::ValueKind;
-use minijinja::{Error, Output, State, Value};
+use minijinja::{Error, ErrorKind, Output, State, Value};
 use serde_json::Value as Json;
 
+use super::{MAX_DEPTH, pay};
 use crate::taint::is_mark;
 
 /// A JSON value as a template value, keys in order, each string and key passed through `string`.
@@ -53,17 +54,17 @@ pub(super) fn visit_strings(value: &Json, visit: &mut dyn FnMut(&str)) {
 }
 
 /// How `{{ value }}` prints: Python's `str()`, nothing for undefined values.
-pub(super) fn formatter(out: &mut Output, _state: &mut State, value: &Value) -> Result<(), Error> {
+pub(super) fn formatter(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => out.write_str(text),
-        None => out.write_str(&to_str(value)),
+        None => out.write_str(&to_str(state, value)?),
     }
     .map_err(Error::from)
 }
 
 /// The filter `string`.
-pub(super) fn string(value: &Value) -> String {
-    to_str(value)
+pub(super) fn string(state: &State, value: &Value) -> Result<String, Error> {
+    to_str(state, value)
 }
 
 /// The test `iterable`: what Python's `iter()` takes. The engine would take `none` as well.
@@ -80,18 +81,26 @@ pub(super) fn is_sequence(value: &Value) -> bool {
 }
 
 /// Python's `str(value)`.
-pub(super) fn to_str(value: &Value) -> String {
+pub(super) fn to_str(state: &State, value: &Value) -> Result<String, Error> {
     match value.as_str() {
-        Some(text) => text.to_owned(),
+        Some(text) => Ok(text.to_owned()),
         None => {
             let mut out = String::new();
-            write_repr(value, &mut out);
-            out
+            write_repr(state, value, 0, &mut out)?;
+            Ok(out)
         }
     }
 }
 
-fn write_repr(value: &Value, out: &mut String) {
+/// Pays for each value before it is printed: one that holds itself twice, and so on, would print without end.
+fn write_repr(state: &State, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("a value that is nested deeper than {MAX_DEPTH} levels cannot be printed"),
+        ));
+    }
+    pay(state, value.as_str().map_or(0, str::len))?;
     let items = || value.try_iter().into_iter().flatten();
     match value.kind() {
         ValueKind::Undefined => {}
@@ -104,9 +113,10 @@ fn write_repr(value: &Value, out: &mut String) {
             out.push('{');
             for (n, key) in items().enumerate() {
                 out.push_str(if n > 0 { ", " } else { "" });
-                write_repr(&key, out);
+                write_repr(state, &key, depth + 1, out)?;
                 out.push_str(": ");
-                write_repr(&value.get_item(&key).unwrap_or_default(), out);
+                let item = value.get_item(&key).unwrap_or_default();
+                write_repr(state, &item, depth + 1, out)?;
             }
             out.push('}');
         }
@@ -116,7 +126,7 @@ fn write_repr(value: &Value, out: &mut String) {
             let mut count = 0;
             for item in items() {
                 out.push_str(if count > 0 { ", " } else { "" });
-                write_repr(&item, out);
+                write_repr(state, &item, depth + 1, out)?;
                 count += 1;
             }
             out.push_str(match (tuple, count) {
@@ -127,6 +137,7 @@ fn write_repr(value: &Value, out: &mut String) {
         }
         _ => out.push_str(&value.to_string()),
     }
+    Ok(())
 }
 
 /// Python's `repr(str)`: single quotes unless the text has those and no double ones; what is not printable escaped.
@@ -227,8 +238,9 @@ mod tests {
             &json!({"a": [1, 2.5, null, true], "it's": "é\n\u{1}\u{a0}\"", "b'": {}}),
             &mut str::to_owned,
         );
+        let env = minijinja::Environment::new();
         assert_eq!(
-            to_str(&value),
+            to_str(&env.empty_state(), &value).unwrap(),
             r#"{'a': [1, 2.5, None, True], "it's": 'é\n\x01\xa0"', "b'": {}}"#
         );
     }

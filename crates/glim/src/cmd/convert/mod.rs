@@ -1,47 +1,63 @@
-//! `glim convert`: a Hugging Face checkpoint as a GGUF file, as llama.cpp's converter writes it.
+//! `glim convert`: a Hugging Face folder as a GGUF file, as llama.cpp's converter writes it, and the way back.
 
-mod tokenizer;
+mod size;
+mod to_gguf;
+mod to_hf;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use glim_model::Checkpoint;
-use glim_model::checkpoint::{HfFolder, Source};
-use glim_model::export::{self, ExportPlan, FileType, General};
-use glim_plan::GgmlType;
-use glim_text::{TextOptions, from_hf};
+use glim_model::checkpoint::Source;
+use glim_model::export::Mtp;
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
-use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
 
 const EXAMPLES: &str = "\
-Norms, biases and router stay F32, as does the projection of the index heads; a matrix whose rows are no whole blocks \
-becomes F16. The MTP block is kept. OUT.gguf appears when it is whole; a file of that name is replaced.
+From a Hugging Face folder, OUT is a .gguf file. Norms, biases and router stay F32, as does the projection of the index \
+heads; a matrix whose rows are no whole blocks becomes F16. FP8 weights are multiplied with their scales and rounded \
+once. A file of that name is replaced.
+
+From a GGUF model, OUT is a folder that does not exist or is empty: config.json, safetensors, tokenizer and chat \
+template. F32, F16 and BF16 weights are kept as they are; quantised ones are decoded, and rounded to TYPE.
+
+OUT appears when it is whole.
 
 Examples:
   glim convert path/to/GLM-5 glm-5.gguf
-  glim convert path/to/GLM-5 glm-5-q8_0.gguf --type q8_0";
+  glim convert path/to/GLM-5-FP8 glm-5-q8_0.gguf --type q8_0 --split-size 45G
+  glim convert glm-5-00001-of-00010.gguf path/to/folder";
 
 /// Options of `glim convert`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ConvertArgs {
-    /// Hugging Face checkpoint folder: config.json, safetensors, tokenizer
-    #[arg(value_name = "HF_DIR")]
-    folder: PathBuf,
-    /// File to write
-    #[arg(value_name = "OUT.gguf")]
+    /// Hugging Face checkpoint folder, or GGUF file (any part of a split set)
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+    /// What to write: a .gguf file from a folder, a folder from a GGUF
+    #[arg(value_name = "OUT")]
     out: PathBuf,
-    /// What most weights are stored as
+    /// What most weights are stored as; to a folder, what quantised weights become
     #[arg(long = "type", value_name = "TYPE", default_value = "bf16")]
     file_type: TypeChoice,
-    /// Name this pre-tokenizer in the file, whatever the folder's tokenizer.json says
+    /// Leave out the MTP (NextN) blocks
+    #[arg(long)]
+    no_mtp: bool,
+    /// Largest file, e.g. 45G or 500M (powers of 1000); what is larger is cut into OUT-00001-of-0000N.gguf and so on.
+    /// Files of a folder have at most 5G of weights unless this says otherwise
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    split_size: Option<u64>,
+    /// Name this pre-tokenizer, whatever the input says
     #[arg(long, value_name = "NAME")]
     pre: Option<String>,
+    /// Leave out tokenizer and chat template
+    #[arg(long, conflicts_with = "pre")]
+    no_tokenizer: bool,
 }
 
 // (Doc comments would turn `--help` into its long form.)
@@ -54,91 +70,63 @@ enum TypeChoice {
     Q8_0,
 }
 
-impl TypeChoice {
-    fn file_type(self) -> FileType {
-        match self {
-            Self::F32 => FileType::F32,
-            Self::Bf16 => FileType::Bf16,
-            Self::F16 => FileType::F16,
-            Self::Q8_0 => FileType::Q8_0,
-        }
-    }
+/// What was written.
+struct Written {
+    /// What the user named, or the first part of a set.
+    path: PathBuf,
+    files: Vec<PathBuf>,
+    tensors: usize,
 }
 
 pub(crate) fn run(args: &ConvertArgs, ui: &Ui) -> Result<Exit, Failure> {
-    // Also keeps a slip from replacing a file of the checkpoint itself.
-    if args.out.extension().is_none_or(|e| e != "gguf") {
-        let out = args.out.display();
-        return Err(Failure::usage(format!(
-            "{out}: the name of the file to write must end in .gguf"
-        )));
-    }
-    let checkpoint = Checkpoint::open(&args.folder)?;
-    let folder = hf_folder(&checkpoint, &args.folder)?;
+    let checkpoint = Checkpoint::open(&args.input)?;
     for oddity in checkpoint.oddities() {
         ui.detail(|| format!("note: {oddity}"));
     }
-    let options = TextOptions {
-        pre: args.pre.as_deref(),
-    };
-    let text = from_hf::read_with(&args.folder, options)?;
-    let text = tokenizer::keys(&text, folder, checkpoint.config().vocab_size)?;
-    let general = General::of_folder(&args.folder)?;
-    let plan = ExportPlan::new(&checkpoint, args.file_type.file_type(), &general, &text)?;
-    tell_fallbacks(&plan, args.file_type, ui);
-
     let start = Instant::now();
-    let mut progress = Progress::new(ui, "converting", Unit::Bytes, plan.data_bytes());
-    let written = export::write(&checkpoint, &plan, &args.out, &mut |n| progress.add(n));
-    drop(progress);
-    written?;
-    report(&plan, &args.out, start.elapsed().as_secs_f64(), ui)
+    let written = match checkpoint.source() {
+        Source::Hf(folder) => to_gguf::run(args, &checkpoint, folder, ui)?,
+        Source::Gguf(gguf) => to_hf::run(args, &checkpoint, gguf, ui)?,
+    };
+    report(&written, start.elapsed().as_secs_f64(), ui)
 }
 
-fn hf_folder<'a>(checkpoint: &'a Checkpoint, path: &Path) -> Result<&'a HfFolder, Failure> {
-    match checkpoint.source() {
-        Source::Hf(folder) => Ok(folder),
-        Source::Gguf(_) => Err(Failure::usage(format!(
-            "{} is a GGUF model: only Hugging Face folders are converted",
-            path.display()
-        ))
-        .hint(
-            "the folder needs config.json and model.safetensors, or several files and their index",
-        )),
+impl ConvertArgs {
+    fn mtp(&self) -> Mtp {
+        if self.no_mtp { Mtp::Drop } else { Mtp::Keep }
     }
 }
 
-/// A matrix that is larger than the user asked for should not be a surprise.
-fn tell_fallbacks(plan: &ExportPlan<'_>, choice: TypeChoice, ui: &Ui) {
-    let wanted = choice.file_type().ggml_type();
-    let is_fallback = |ty: GgmlType| ty == GgmlType::F16 && wanted != GgmlType::F16;
-    let n = plan.tensors.iter().filter(|t| is_fallback(t.ty)).count();
-    if n > 0 {
-        let (these, name) = (
-            if n == 1 { "tensor has" } else { "tensors have" },
-            wanted.name(),
-        );
-        ui.note(&format!(
-            "note: {n} {these} rows that are no whole blocks of {name}: stored as F16"
-        ));
-    }
-}
-
-fn report(plan: &ExportPlan<'_>, out: &Path, seconds: f64, ui: &Ui) -> Result<Exit, Failure> {
-    let bytes = std::fs::metadata(out)
-        .map_err(|error| Failure::read(out, &error))?
-        .len();
-    let (path, tensors) = (out.display().to_string(), plan.tensors.len());
+fn report(written: &Written, seconds: f64, ui: &Ui) -> Result<Exit, Failure> {
+    let size = |path: &PathBuf| {
+        let meta = std::fs::metadata(path).map_err(|error| Failure::read(path, &error))?;
+        Ok(meta.len())
+    };
+    let bytes: u64 = written
+        .files
+        .iter()
+        .map(size)
+        .sum::<Result<u64, Failure>>()?;
+    let (path, tensors) = (shown(&written.path), written.tensors);
     if ui.json {
-        ui.print_json(
-            &json!({ "path": path, "tensors": tensors, "bytes": bytes, "seconds": seconds }),
-        )?;
+        let files: Vec<String> = written.files.iter().map(|file| shown(file)).collect();
+        ui.print_json(&json!({
+            "path": path, "files": files, "tensors": tensors, "bytes": bytes, "seconds": seconds,
+        }))?;
     } else {
         let rate = units::bytes((bytes as f64 / seconds.max(1e-9)) as u64);
         let bytes = units::bytes(bytes);
+        let files = match written.files.len() {
+            1 => String::new(),
+            n => format!(" in {n} files"),
+        };
         ui.print(&format!(
-            "{path}: {tensors} tensors, {bytes}, in {seconds:.1} s ({rate}/s)\n"
+            "{path}: {tensors} tensors, {bytes}{files}, in {seconds:.1} s ({rate}/s)\n"
         ))?;
     }
     Ok(Exit::Ok)
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
 }

@@ -141,7 +141,7 @@ impl Report {
                 ty: t.ty,
                 part: Some(part),
                 offset: None,
-                bytes: folder.data(t).len() as u64,
+                bytes: t.stored_bytes() as u64,
             }
         });
         let tensors = tensors.collect();

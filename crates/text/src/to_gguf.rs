@@ -1,17 +1,17 @@
-//! The `tokenizer.*` keys, from the tokenizer of a Hugging Face folder.
+//! The `tokenizer.*` keys of a GGUF file, from the tokenizer of a Hugging Face folder: the way back from
+//! [`from_gguf`](crate::from_gguf).
 //!
 //! As llama.cpp's converter writes them for the GLM family (`get_vocab_base`, `_set_vocab_glm`) with gguf-py's
 //! `SpecialVocab`: special ids come from `tokenizer_config.json`, then from `config.json`, then from the texts that all
 //! GLM tokenizers have. Not written: `add_bos_token` where it is false, which is what readers assume of `glm4`.
 
 use glim_gguf::{Array, Metadata, Strings, Value};
-use glim_model::checkpoint::HfFolder;
-use glim_text::{TextSource, TokenKind, VocabToken};
+use serde_json::Value as Json;
 
-use crate::exit::Failure;
+use crate::{TextError, TextSource, TokenKind, VocabToken};
 
 /// Special tokens: name in Hugging Face files without `_token`, name in GGUF keys.
-const SPECIAL: [(&str, &str); 7] = [
+pub(crate) const SPECIAL: [(&str, &str); 7] = [
     ("bos", "bos"),
     ("eos", "eos"),
     ("unk", "unknown"),
@@ -23,7 +23,7 @@ const SPECIAL: [(&str, &str); 7] = [
 ];
 
 /// What GLM's special tokens are called, where no file says it.
-const GLM: [(&str, &str); 5] = [
+pub(crate) const GLM: [(&str, &str); 5] = [
     ("bos", "[gMASK]"),
     ("eot", "<|user|>"),
     ("unknown", "<|endoftext|>"),
@@ -31,21 +31,25 @@ const GLM: [(&str, &str); 5] = [
     ("eos", "<|endoftext|>"),
 ];
 
-/// All keys about text.
-pub(super) fn keys(
+/// All keys about text. `config` is the folder's `config.json`, `vocab_size` the rows of the model's embedding table: ids
+/// without a token become pads.
+///
+/// # Errors
+/// More tokens than `vocab_size`; `origin`, the folder, is named.
+pub fn metadata(
     text: &TextSource,
-    folder: &HfFolder,
+    config: &Json,
     vocab_size: usize,
-) -> Result<Metadata, Failure> {
+    origin: &str,
+) -> Result<Metadata, TextError> {
     let vocab = &text.vocab;
     if vocab.tokens.len() > vocab_size {
-        let found = vocab.tokens.len();
-        return Err(Failure::bad_data(
-            folder.path(),
-            format_args!(
-                "tokenizer.json has {found} tokens; expected at most {vocab_size}, `vocab_size` in config.json"
-            ),
-        ));
+        return Err(TextError::Invalid {
+            place: origin.to_owned(),
+            key: "tokenizer.json".to_owned(),
+            found: format!("a vocabulary of {} tokens", vocab.tokens.len()),
+            expected: format!("at most {vocab_size}, `vocab_size` in config.json"),
+        });
     }
     let mut metadata = Metadata::new();
     metadata.set("tokenizer.ggml.model", "gpt2");
@@ -67,7 +71,7 @@ pub(super) fn keys(
     metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
     let merges: Strings = vocab.merges.iter().map(merge).collect();
     metadata.set("tokenizer.ggml.merges", Value::Array(Array::String(merges)));
-    for (name, id) in special_ids(text, folder) {
+    for (name, id) in special_ids(text, config) {
         metadata.set(format!("tokenizer.ggml.{name}_token_id"), id);
     }
     if vocab.add_bos {
@@ -101,7 +105,7 @@ fn merge((left, right): &(String, String)) -> String {
 }
 
 /// Names in GGUF keys and ids, the more authoritative source first.
-fn special_ids(text: &TextSource, folder: &HfFolder) -> Vec<(&'static str, u32)> {
+fn special_ids(text: &TextSource, config: &Json) -> Vec<(&'static str, u32)> {
     let id_of = |wanted: &str| {
         let tokens = (0u32..).zip(&text.vocab.tokens);
         let mut added = tokens.filter(|(_, token)| token.kind.is_added());
@@ -115,7 +119,7 @@ fn special_ids(text: &TextSource, folder: &HfFolder) -> Vec<(&'static str, u32)>
         Some((*ours, id_of(token)?))
     });
     let numbered = SPECIAL.iter().filter_map(|(theirs, ours)| {
-        let id = folder.config_json().get(format!("{theirs}_token_id"))?;
+        let id = config.get(format!("{theirs}_token_id"))?;
         let id = u32::try_from(id.as_u64()?).ok()?;
         let exists = (id as usize) < text.vocab.tokens.len();
         exists.then_some((*ours, id))
