@@ -29,10 +29,12 @@ fn the_seeds_of_a_folder_make_a_checkpoint() {
         std::fs::copy(seed(target, name), dir.path().join(to)).unwrap();
     };
     copy("hf_config", "tiny.json", "config.json");
-    copy("safetensors", "tiny", "model.safetensors");
     copy("tokenizer_json", "tiny.json", "tokenizer.json");
-    let checkpoint = Checkpoint::open(dir.path()).unwrap();
-    assert_eq!(checkpoint.config().n_layers, 2);
+    for name in ["tiny", "tiny-fp8"] {
+        copy("safetensors", name, "model.safetensors");
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        assert_eq!(checkpoint.config().n_layers, 2, "{name}");
+    }
     TextModel::from_hf(dir.path()).unwrap();
 }
 
