@@ -19,6 +19,7 @@ pub mod kv_b;
 mod layers;
 mod presets;
 pub mod proof;
+pub mod quantize;
 pub mod shard;
 
 pub use arch::{EmitError, EmitRequest, OutputRows, emit, names, states};
