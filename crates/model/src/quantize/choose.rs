@@ -524,7 +524,10 @@ mod tests {
             ),
             (
                 Mix::IQ4_XS,
-                ("IQ4_NL", "the mix's type; rows are no whole blocks of IQ4_XS"),
+                (
+                    "IQ4_NL",
+                    "the mix's type; rows are no whole blocks of IQ4_XS",
+                ),
             ),
             (Mix::MXFP4, ("MXFP4", "the mix's type")),
         ] {
@@ -631,8 +634,14 @@ mod tests {
     #[test]
     fn an_override_that_cannot_be_meant_is_refused() {
         for (text, expected) in [
-            ("attn_q", "--tensor-type `attn_q`: it has no `=`; expected PATTERN=TYPE"),
-            ("=q8_0", "--tensor-type `=q8_0`: the pattern is empty; expected PATTERN=TYPE"),
+            (
+                "attn_q",
+                "--tensor-type `attn_q`: it has no `=`; expected PATTERN=TYPE",
+            ),
+            (
+                "=q8_0",
+                "--tensor-type `=q8_0`: the pattern is empty; expected PATTERN=TYPE",
+            ),
             (
                 "a=iq2_xxs",
                 "--tensor-type `a=iq2_xxs`: `iq2_xxs` is no type that glim can encode; expected PATTERN=TYPE",

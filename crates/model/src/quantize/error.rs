@@ -38,7 +38,9 @@ pub enum QuantizeError {
     },
 
     /// A model whose rules are not known here.
-    #[error("{origin}: the architecture is `{found}`; those that glim can quantise are {supported}")]
+    #[error(
+        "{origin}: the architecture is `{found}`; those that glim can quantise are {supported}"
+    )]
     Arch {
         /// The file.
         origin: String,
