@@ -3,7 +3,8 @@
 //! An [`Engine`] makes the plans of a model, loads its weights into a backend, and drives steps: it owns block tables, the
 //! lifetime of cached rows, and the choice of buckets. It does not know how a backend computes, nor what a token spells.
 //!
-//! [`eval`] measures a model through the same steps: perplexity of a text, distance to a reference.
+//! [`eval`] measures a model through the same steps: perplexity of a text, distance to a reference; [`imatrix`] sums up what
+//! its weights are multiplied with.
 //!
 //! ```no_run
 //! use glim_engine::{Engine, EngineOptions, GenerateRequest};
@@ -30,6 +31,7 @@ mod budget;
 mod engine;
 mod error;
 pub mod eval;
+mod imatrix;
 mod request;
 mod sampler;
 mod scheduler;
@@ -42,6 +44,7 @@ pub use buckets::{DECODE_BUCKETS, PREFILL_BUCKETS};
 pub use budget::Budget;
 pub use engine::{Engine, EngineOptions, EnginePlan};
 pub use error::EngineError;
+pub use imatrix::{Collected, ImatrixOptions, imatrix};
 pub use request::{
     Dry, Event, FinishReason, GenerateRequest, Generation, Logprobs, SamplingParams, Xtc,
 };

@@ -66,6 +66,10 @@ pub(crate) enum Command {
     Eval(cmd::eval::EvalArgs),
     /// Write a Hugging Face checkpoint as a GGUF file
     Convert(cmd::convert::ConvertArgs),
+    /// Write a GGUF file with other types
+    Quantize(cmd::quantize::QuantizeArgs),
+    /// Sum up what a model's weights are multiplied with, for quantize --imatrix
+    Imatrix(cmd::imatrix::ImatrixArgs),
     /// Measure how fast a model's steps are, beside what this machine can do at most
     Bench(cmd::bench::BenchArgs),
 }
@@ -78,6 +82,8 @@ impl Command {
             Command::Tokenize(args) => cmd::tokenize::run(&args, ui),
             Command::Eval(args) => cmd::eval::run(&args, ui),
             Command::Convert(args) => cmd::convert::run(&args, ui),
+            Command::Quantize(args) => cmd::quantize::run(&args, ui),
+            Command::Imatrix(args) => cmd::imatrix::run(&args, ui),
             Command::Bench(args) => cmd::bench::run(&args, ui),
         }
     }

@@ -11,6 +11,7 @@ use clap::error::ErrorKind;
 use glim_engine::EngineError;
 use glim_gguf::GgufError;
 use glim_model::export::ExportError;
+use glim_model::quantize::QuantizeError;
 use glim_model::{EmitError, ModelError};
 use glim_plan::BackendError;
 use glim_text::TextError;
@@ -243,20 +244,39 @@ impl From<ExportError> for Failure {
     fn from(error: ExportError) -> Self {
         match error {
             ExportError::Model(error) => error.into(),
-            // The file that is being written, not one that is read: a full disk is no bad data.
-            ExportError::Gguf(GgufError::Io { ref source, .. }) => {
-                let exit = match source.kind() {
-                    io::ErrorKind::NotFound => Exit::MissingFile,
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                        Exit::Config
-                    }
-                    _ => Exit::Temporary,
-                };
-                Self::new(exit, error.to_string())
-            }
-            ExportError::Gguf(error) => error.into(),
+            ExportError::Gguf(error) => Self::of_written(error),
             _ => Self::new(Exit::BadData, error.to_string()),
         }
+    }
+}
+
+impl From<QuantizeError> for Failure {
+    fn from(error: QuantizeError) -> Self {
+        match error {
+            QuantizeError::Gguf(error) => Self::of_written(error),
+            QuantizeError::RefusedMix { .. }
+            | QuantizeError::UnknownMix { .. }
+            | QuantizeError::BadOverride { .. }
+            | QuantizeError::NeedsImatrix { .. }
+            | QuantizeError::SameFile { .. } => Self::usage(error.to_string()),
+            _ => Self::new(Exit::BadData, error.to_string()),
+        }
+    }
+}
+
+impl Failure {
+    /// Of a command that writes a model file: what was read has been opened before, so what fails is the file that is
+    /// being written, and a full disk is no bad data.
+    fn of_written(error: GgufError) -> Self {
+        let GgufError::Io { source, .. } = &error else {
+            return error.into();
+        };
+        let exit = match source.kind() {
+            io::ErrorKind::NotFound => Exit::MissingFile,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Exit::Config,
+            _ => Exit::Temporary,
+        };
+        Self::new(exit, error.to_string())
     }
 }
 
@@ -286,6 +306,9 @@ impl From<EngineError> for Failure {
             EngineError::BadToken { .. }
             | EngineError::BadReference { .. }
             | EngineError::TextTooShort { .. }
+            | EngineError::Model(_)
+            | EngineError::BadWeight { .. }
+            | EngineError::CorruptActivation { .. }
             | EngineError::Emit(EmitError::UnknownArch { .. } | EmitError::NoWeight { .. })
             | EngineError::Emit(EmitError::NoFullIndexer { .. })
             | EngineError::Backend(BackendError::Source { .. } | BackendError::Decode { .. }) => {

@@ -157,13 +157,23 @@ pub(crate) fn engine(
     context: Option<usize>,
     ui: &Ui,
 ) -> Result<Engine, Failure> {
-    checkpoint.check_loadable()?;
-    let start = Instant::now();
-    let backend = Box::new(CpuBackend::new(cpu));
     let options = EngineOptions {
         context,
         ..EngineOptions::default()
     };
+    engine_with(checkpoint, cpu, options, ui)
+}
+
+/// The same with all options.
+pub(crate) fn engine_with(
+    checkpoint: &Checkpoint,
+    cpu: CpuOptions,
+    options: EngineOptions,
+    ui: &Ui,
+) -> Result<Engine, Failure> {
+    checkpoint.check_loadable()?;
+    let start = Instant::now();
+    let backend = Box::new(CpuBackend::new(cpu));
     let plan = EnginePlan::new(Inventory::of(checkpoint), &backend.caps(), options)?;
     let name = checkpoint.source().name();
     ui.detail(|| format!("{name}: {}", memory(plan.budget())));

@@ -9,5 +9,6 @@ mod reference;
 pub use against::against;
 pub use distance::{Bounds, Measure, PromptReport};
 pub use divergence::{Divergence, divergence};
+pub(crate) use perplexity::log_probability;
 pub use perplexity::{Perplexity, perplexity};
 pub use reference::{PromptReference, Reference};

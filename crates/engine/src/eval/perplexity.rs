@@ -67,7 +67,7 @@ pub fn perplexity(
 }
 
 /// `ln softmax(logits)[id]`, summed in f64.
-pub(super) fn log_probability(logits: &[f32], id: usize) -> f64 {
+pub(crate) fn log_probability(logits: &[f32], id: usize) -> f64 {
     f64::from(logits[id]) - log_sum_exp(logits)
 }
 

@@ -7,8 +7,10 @@ mod errors;
 mod eval;
 mod help;
 mod hostile;
+mod imatrix;
 mod inspect;
 mod models;
+mod quantize;
 mod run;
 #[cfg(unix)]
 mod terminal;
