@@ -8,7 +8,7 @@
 and bytes are compared tensor by tensor. LIBRARIES: see `llama_quant.py`.
 
 `greedy`: MODEL is quantised to the types of `GREEDY`; `xllamacpp` and glim (exact and fast math) continue the prompts of
-`PROMPTS` greedily, and the texts are compared. Run once, results in docs/quantization.md.
+`PROMPTS` greedily, and the tokens are compared. Run once, results in docs/quantization.md.
 """
 
 import argparse
@@ -108,18 +108,21 @@ def compare_greedy(args):
                 same, told = 0, []
                 for prompt in PROMPTS:
                     options = ["--temperature", "0", "--max-tokens", TOKENS, "--math", math, "--json"]
-                    answer = json.loads(glim(["run", path, "--raw", "-p", prompt, *options], args.glim))
-                    ids = json.loads(glim(["tokenize", path, prompt, "--json"], args.glim))["ids"]
+                    ours = json.loads(glim(["run", path, "--raw", "-p", prompt, *options], args.glim))["token_ids"]
+                    ids = json.loads(glim(["tokenize", path, "--special", "--text", prompt, "--json"], args.glim))["ids"]
                     request = {"prompt": ids, "temperature": 0, "n_predict": TOKENS, "cache_prompt": False, "top_k": 1}
-                    theirs = server.handle_completions(request)
-                    theirs = theirs["content"] if "content" in theirs else theirs["choices"][0]["text"]
-                    ours = answer["text"] if "text" in answer else answer["content"]
-                    length = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+                    answer = server.handle_completions(request | {"logprobs": 2})["choices"][0]
+                    probs = answer["logprobs"]["content"]
+                    theirs = [token["id"] for token in probs]
+                    n = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
                     if ours == theirs:
                         same += 1
+                    elif n == len(theirs):
+                        told.append(f"  {prompt!r}: the same for {n} tokens, where llama.cpp stops")
                     else:
-                        told.append(f"  {prompt!r}: the same for {length} characters, then {ours[length:][:20]!r} and {theirs[length:][:20]!r}")
-                print(f"{mix}, --math {math}: {same} of {len(PROMPTS)} the same", *told, sep="\n")
+                        first, second = (top["logprob"] for top in probs[n]["top_logprobs"][:2])
+                        told.append(f"  {prompt!r}: the same for {n} tokens; there llama.cpp's best two are {first - second:.4f} nats apart")
+                print(f"{mix}, --math {math}: {same} of {len(PROMPTS)} the same", *told, sep="\n", flush=True)
             del server
 
 

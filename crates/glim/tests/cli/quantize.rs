@@ -40,8 +40,9 @@ fn a_quantised_model_answers() {
     let answer = glim(&[
         "run",
         text(&out),
+        "--raw",
         "-p",
-        "What is 2 + 3?",
+        "Once upon a time",
         "--temperature",
         "0",
         "--max-tokens",
