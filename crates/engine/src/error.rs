@@ -147,6 +147,25 @@ pub enum EngineError {
         /// Found and expected.
         reason: String,
     },
+    /// An activation grew beyond f32, or is NaN.
+    #[error(
+        "what tensor {tensor} is multiplied with is not finite in column {column}: the weights or a kernel are broken; run with --poison to find the first operation that does it"
+    )]
+    CorruptActivation {
+        /// The weight.
+        tensor: String,
+        /// Column, counted over all matrices.
+        column: usize,
+    },
+    /// The checkpoint cannot hand out a weight.
+    #[error(transparent)]
+    Model(#[from] glim_model::ModelError),
+    /// A weight cannot be decoded.
+    #[error("a weight cannot be decoded: {reason}")]
+    BadWeight {
+        /// Why.
+        reason: String,
+    },
     /// The text is too short to measure.
     #[error("the text has {found} tokens: at least {expected} are needed for one window")]
     TextTooShort {

@@ -251,7 +251,7 @@ fn ranks_draw_what_the_whole_vocabulary_would() {
     let plain = SamplingParams {
         temperature: 1.0,
         seed: 5,
-        ..SamplingParams::default()
+        ..GenerateRequest::new(Vec::new()).sampling
     };
     let draws = [
         plain.clone(),

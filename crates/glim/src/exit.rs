@@ -11,6 +11,7 @@ use clap::error::ErrorKind;
 use glim_engine::{EngineError, RANK_THREAD};
 use glim_gguf::GgufError;
 use glim_model::export::ExportError;
+use glim_model::quantize::QuantizeError;
 use glim_model::synth::SynthError;
 use glim_model::{EmitError, ModelError};
 use glim_plan::BackendError;
@@ -295,6 +296,20 @@ impl From<ExportError> for Failure {
     }
 }
 
+impl From<QuantizeError> for Failure {
+    fn from(error: QuantizeError) -> Self {
+        match error {
+            QuantizeError::Gguf(error) => Self::writing(error),
+            QuantizeError::RefusedMix { .. }
+            | QuantizeError::UnknownMix { .. }
+            | QuantizeError::BadOverride { .. }
+            | QuantizeError::NeedsImatrix { .. }
+            | QuantizeError::SameFile { .. } => Self::usage(error.to_string()),
+            _ => Self::new(Exit::BadData, error.to_string()),
+        }
+    }
+}
+
 impl From<TextError> for Failure {
     fn from(error: TextError) -> Self {
         if let TextError::NoSuchPreTokenizer { .. } = error {
@@ -323,6 +338,9 @@ impl From<EngineError> for Failure {
             EngineError::BadToken { .. }
             | EngineError::BadReference { .. }
             | EngineError::TextTooShort { .. }
+            | EngineError::Model(_)
+            | EngineError::BadWeight { .. }
+            | EngineError::CorruptActivation { .. }
             | EngineError::Emit(EmitError::UnknownArch { .. } | EmitError::NoWeight { .. })
             | EngineError::Emit(EmitError::NoFullIndexer { .. })
             | EngineError::Backend(BackendError::Source { .. } | BackendError::Decode { .. }) => {
