@@ -6,7 +6,7 @@ use glim_plan::{BufferKind, CacheGeometry, GgmlType, Plan, StateKind, arrange};
 use crate::error::EngineError;
 use crate::steps::{Key, RankPlans};
 
-/// What an engine will allocate, in bytes, and how much context that makes. Of several ranks: what the one that needs most will.
+/// What one rank will allocate, in bytes, and how much context that makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Weights that the plans read, as stored.
@@ -29,32 +29,34 @@ impl Budget {
         self.weights + self.latent_cache + self.index_cache + self.arena
     }
 
-    /// The budget of these plans, with blocks for `max_num_seqs` whole contexts, or as many as fit into `memory`.
-    pub(crate) fn new(
+    /// Each rank's budget for these plans, with blocks for `max_num_seqs` whole contexts, or as many as fit into `memory` on the rank
+    /// that has least room: all have as many blocks.
+    pub(crate) fn of_ranks(
         inventory: &Inventory,
         plans: &[(Key, RankPlans)],
         geometry: CacheGeometry,
         max_num_seqs: usize,
         memory: Option<u64>,
-    ) -> Result<Self, EngineError> {
-        // Of the rank that needs most: shares can be uneven, but all have as many blocks.
-        let per_rank = (0..inventory.world_size()).map(|rank| {
+    ) -> Result<Vec<Self>, EngineError> {
+        let fixed = (0..inventory.world_size()).map(|rank| {
             let own: Vec<&Plan> = plans.iter().map(|(_, plans)| &plans[rank]).collect();
             let arenas = own.iter().map(|p| arrange(p).arena_bytes as u64);
             (weight_bytes(&own), arenas.max().unwrap_or(0))
         });
-        let (weights, arena) = per_rank.max_by_key(|(w, a)| w + a).unwrap_or_default();
+        let fixed: Vec<(u64, u64)> = fixed.collect();
+        let most = fixed.iter().map(|(weights, arena)| weights + arena).max();
+        let most = most.unwrap_or(0);
         let (latent, index) = bytes_per_token(inventory.config());
         let block = (latent + index) * geometry.block_size as u64;
         let wanted = geometry.max_blocks * max_num_seqs;
         let blocks = match memory {
             None => wanted,
             Some(memory) => {
-                let room = memory.saturating_sub(weights + arena) / block.max(1);
+                let room = memory.saturating_sub(most) / block.max(1);
                 // One whole context must fit, or the longest allowed request never could.
                 let least = geometry.max_blocks;
                 if room < least as u64 {
-                    let needed = weights + arena + block * least as u64;
+                    let needed = most + block * least as u64;
                     return Err(EngineError::OutOfMemory {
                         needed,
                         available: memory,
@@ -64,15 +66,42 @@ impl Budget {
             }
         };
         let tokens = (blocks * geometry.block_size) as u64;
-        Ok(Self {
+        let budget = |(weights, arena)| Self {
             weights,
             latent_cache: latent * tokens,
             index_cache: index * tokens,
             arena,
             blocks,
             cache_tokens: blocks * geometry.block_size,
-        })
+        };
+        Ok(fixed.into_iter().map(budget).collect())
     }
+}
+
+/// The longest context, in whole blocks, for which `max_num_seqs` caches and the arena fit into `memory` beside `weights` on a rank;
+/// `None` if not even one block does. `arena` gives the arena's bytes for a number of blocks, which grow with it.
+pub(crate) fn largest_context(
+    config: &Config,
+    weights: u64,
+    memory: u64,
+    (block_size, max_num_seqs): (usize, usize),
+    mut arena: impl FnMut(usize) -> Result<u64, EngineError>,
+) -> Result<Option<usize>, EngineError> {
+    let (latent, index) = bytes_per_token(config);
+    let block = (latent + index) * (block_size * max_num_seqs) as u64;
+    let mut fits = |blocks: usize| -> Result<bool, EngineError> {
+        Ok(weights + block * blocks as u64 + arena(blocks)? <= memory)
+    };
+    let (mut low, mut high) = (0, config.max_context.div_ceil(block_size) + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match fits(middle)? {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    let tokens = (low * block_size).min(config.max_context);
+    Ok((low > 0).then_some(tokens))
 }
 
 /// Bytes of the weights that the plans read, each once.

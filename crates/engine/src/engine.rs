@@ -13,14 +13,14 @@ use glim_model::{Inventory, names, states};
 use glim_plan::collective::Group;
 use glim_plan::sample::{SampleParams, TOKEN_CORRUPT, TOKEN_NONE_ALLOWED};
 use glim_plan::{
-    Backend, CacheGeometry, Caps, Plan, ReadTarget, StepKind, StepResults, WeightSource,
+    Backend, CacheGeometry, Caps, Plan, ReadTarget, StepKind, StepResults, WeightSource, arrange,
     weight_groups,
 };
 use glim_text::TokenId;
 
 use crate::block_pool::BlockPool;
 use crate::buckets::{DECODE_BUCKETS, PREFILL_BUCKETS, bucket_for, buckets_for};
-use crate::budget::Budget;
+use crate::budget::{Budget, largest_context};
 use crate::error::EngineError;
 use crate::ranks::{Rank, Ranks, StateSizes};
 use crate::request::{Event, FinishReason, GenerateRequest, Generation};
@@ -29,6 +29,7 @@ use crate::scheduler::{Limits, RequestId, Scheduler, Tick};
 use crate::sequence::Sequence;
 use crate::steps::{
     BatchRow, CACHE_TYPE, CARRIED, Draw, Head, Key, Prepared, RankPlans, Steps, every_row_plan,
+    largest_plan,
 };
 
 /// Sequences of one prefill step.
@@ -75,7 +76,7 @@ pub struct EnginePlan {
     prefill_buckets: Vec<usize>,
     decode_buckets: Vec<usize>,
     plans: Vec<(Key, RankPlans)>,
-    budget: Budget,
+    budgets: Vec<Budget>,
 }
 
 impl EnginePlan {
@@ -123,7 +124,7 @@ impl EnginePlan {
             .map(|rows| StepKind::Decode { rows: *rows });
         let kinds: Vec<StepKind> = prefill.chain(decode).collect();
         let plans = Steps::plans(&inventory, caps, geometry, &kinds, max_num_seqs)?;
-        let budget = Budget::new(&inventory, &plans, geometry, max_num_seqs, options.memory)?;
+        let budgets = Budget::of_ranks(&inventory, &plans, geometry, max_num_seqs, options.memory)?;
         Ok(Self {
             inventory,
             options,
@@ -132,13 +133,42 @@ impl EnginePlan {
             prefill_buckets,
             decode_buckets,
             plans,
-            budget,
+            budgets,
         })
     }
 
-    /// The memory that [`Engine::load`] will take.
+    /// The memory that [`Engine::load`] will take; of several ranks, that of the one that takes most.
     pub fn budget(&self) -> &Budget {
-        &self.budget
+        largest(&self.budgets)
+    }
+
+    /// The same for each rank.
+    pub fn rank_budgets(&self) -> &[Budget] {
+        &self.budgets
+    }
+
+    /// The longest context, in tokens, that fits into `memory` bytes on every rank beside its weights; `None` if none does.
+    ///
+    /// # Errors
+    /// If a plan cannot be made.
+    pub fn largest_context(&self, caps: &Caps, memory: u64) -> Result<Option<usize>, EngineError> {
+        let (block_size, slots) = (self.geometry.block_size, self.options.max_num_seqs);
+        let weights = self.budgets.iter().map(|b| b.weights).max().unwrap_or(0);
+        let kinds: Vec<StepKind> = self.plans.iter().map(|((kind, _), _)| *kind).collect();
+        let largest = kinds.into_iter().max_by_key(|kind| kind.tokens());
+        let arena = |max_blocks| {
+            let geometry = CacheGeometry {
+                block_size,
+                max_blocks,
+            };
+            let plan =
+                largest.map(|kind| largest_plan(&self.inventory, caps, geometry, kind, slots));
+            Ok(plan
+                .transpose()?
+                .map_or(0, |plan| arrange(&plan).arena_bytes as u64))
+        };
+        let config = self.inventory.config();
+        largest_context(config, weights, memory, (block_size, slots), arena)
     }
 
     /// Longest sequence, in tokens.
@@ -193,7 +223,7 @@ pub struct Engine {
     geometry: CacheGeometry,
     options: EngineOptions,
     context: usize,
-    budget: Budget,
+    budgets: Vec<Budget>,
     prefill_buckets: Vec<usize>,
     decode_buckets: Vec<usize>,
     prefill_seqs: usize,
@@ -246,7 +276,7 @@ impl Engine {
             options,
             geometry,
             context,
-            budget,
+            budgets,
             ..
         } = plan;
         let max_num_seqs = options.max_num_seqs;
@@ -266,7 +296,7 @@ impl Engine {
         let state = StateSizes {
             decls: &decls,
             block_size: geometry.block_size,
-            blocks: budget.blocks,
+            blocks: largest(&budgets).blocks,
             sequence_slots: max_num_seqs,
         };
         let mut ranks = Ranks::load(ranks, group, &groups, &state)?;
@@ -281,13 +311,13 @@ impl Engine {
             block_size: geometry.block_size,
         };
         Ok(Self {
-            pool: BlockPool::new(budget.blocks as u32),
+            pool: BlockPool::new(largest(&budgets).blocks as u32),
             scheduler: Scheduler::new(limits),
             inventory,
             ranks,
             geometry,
             context,
-            budget,
+            budgets,
             prefill_buckets: plan.prefill_buckets,
             decode_buckets: plan.decode_buckets,
             prefill_seqs,
@@ -314,9 +344,9 @@ impl Engine {
         self.context
     }
 
-    /// Memory as allocated.
+    /// Memory as allocated; of several ranks, by the one that has most.
     pub fn budget(&self) -> &Budget {
-        &self.budget
+        largest(&self.budgets)
     }
 
     /// Requests that wait, and requests that run.
@@ -828,6 +858,14 @@ impl Engine {
             .get(kind, Head::Tokens)?
             .run(&mut self.ranks, batch)
     }
+}
+
+/// Of the rank that takes most. There is one rank at least.
+fn largest(budgets: &[Budget]) -> &Budget {
+    budgets
+        .iter()
+        .max_by_key(|budget| budget.total())
+        .unwrap_or(&budgets[0])
 }
 
 /// What [`glim_plan::Op::Sample`] gave: a token, or the reason why there is none.

@@ -293,5 +293,22 @@ pub(crate) fn every_row_plan(
     make_plans(inventory, &request, caps)
 }
 
+/// Rank 0's plan of a step that gives all that it can: the one whose arena is largest.
+pub(crate) fn largest_plan(
+    inventory: &Inventory,
+    caps: &Caps,
+    geometry: CacheGeometry,
+    step: StepKind,
+    sequence_slots: usize,
+) -> Result<Plan, EngineError> {
+    let request = EmitRequest {
+        world_size: inventory.world_size(),
+        logits: true,
+        sequence_slots,
+        ..EmitRequest::new(step, geometry)
+    };
+    make_plan(inventory, &request, caps)
+}
+
 /// F32 caches: what every plan of this engine has.
 pub(crate) const CACHE_TYPE: GgmlType = GgmlType::F32;

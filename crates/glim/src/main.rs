@@ -13,6 +13,7 @@ mod placement;
 mod progress;
 mod prompt;
 mod session;
+mod size;
 mod ui;
 mod units;
 

@@ -153,3 +153,43 @@ fn a_mix_of_types_is_summed_up() {
             .contains("IQ2_XS       1 tensors")
     );
 }
+
+#[test]
+fn memory_of_each_rank_and_the_context_that_fits() {
+    let page = glim(&["inspect", "--tp", "4", "--memory", "40M"]).ok();
+    let at = page.find("Memory at a context").unwrap();
+    let end = page[at..].find("\n\n").map_or(page.len(), |n| at + n);
+    insta::assert_snapshot!(&page[at..end]);
+
+    let json = glim(&["inspect", "--tp", "4", "--memory", "40M", "--json"]).json();
+    let memory = &json["architecture"]["memory"];
+    let ranks = memory["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 4);
+    let alone = glim(&["inspect", "--json"]).json();
+    let alone = &alone["architecture"]["memory"]["ranks"][0];
+    let weights: u64 = ranks
+        .iter()
+        .map(|rank| rank["weights_bytes"].as_u64().unwrap())
+        .sum();
+    let whole = alone["weights_bytes"].as_u64().unwrap();
+    assert!(
+        whole < weights && weights < 4 * whole,
+        "{weights} of {whole}"
+    );
+    // The caches are every rank's.
+    assert_eq!(ranks[3]["latent_cache_bytes"], alone["latent_cache_bytes"]);
+
+    // What is said to fit does, and one block more does not.
+    let context = memory["fits"]["context"].as_u64().unwrap();
+    let total = |context: u64| {
+        let context = context.to_string();
+        let json = glim(&["inspect", "--tp", "4", "--context", &context, "--json"]).json();
+        json["architecture"]["memory"]["total_bytes"]
+            .as_u64()
+            .unwrap()
+    };
+    assert!(total(context) <= 40_000_000 && total(context + 64) > 40_000_000);
+    let none = glim(&["inspect", "--memory", "1M"]).ok();
+    assert!(none.contains("do not hold the weights"), "{none}");
+    glim(&["inspect", "--tp", "3"]).fails(64, &["8 heads cannot be divided among 3 ranks"]);
+}

@@ -1,6 +1,5 @@
 //! `glim convert`: a Hugging Face folder as a GGUF file, as llama.cpp's converter writes it, and the way back.
 
-mod size;
 mod to_gguf;
 mod to_hf;
 
@@ -53,7 +52,7 @@ pub(crate) struct ConvertArgs {
     no_mtp: bool,
     /// Largest file, e.g. 45G or 500M (powers of 1000); what is larger is cut into OUT-00001-of-0000N.gguf and so on.
     /// Files of a folder have at most 5G of weights unless this says otherwise
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     split_size: Option<u64>,
     /// Name this pre-tokenizer, whatever the input says
     #[arg(long, value_name = "NAME")]

@@ -37,7 +37,10 @@ impl CacheFacts {
 /// What a run of one sequence keeps in memory on the CPU: the blocks as they are stored, f32 caches and activations.
 pub(super) struct Memory {
     pub(super) context: usize,
-    pub(super) budget: Budget,
+    /// Of each rank; there is one at least.
+    pub(super) ranks: Vec<Budget>,
+    /// Bytes that the user has for a rank, and the longest context that fits into them, if any does.
+    pub(super) fits: Option<(u64, Option<usize>)>,
 }
 
 /// Tokenizer and template.
@@ -139,7 +142,20 @@ impl Architecture {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
-        let (cache, memory, budget) = (&self.cache, &self.memory, &self.memory.budget);
+        let (cache, memory) = (&self.cache, &self.memory);
+        let class = |of: fn(&Budget) -> u64| memory.ranks.iter().map(of).max().unwrap_or(0);
+        let rank = |budget: &Budget| {
+            json!({
+                "weights_bytes": budget.weights,
+                "latent_cache_bytes": budget.latent_cache,
+                "index_cache_bytes": budget.index_cache,
+                "arena_bytes": budget.arena,
+                "total_bytes": budget.total(),
+            })
+        };
+        let fits = memory
+            .fits
+            .map(|(bytes, context)| json!({ "bytes": bytes, "context": context }));
         json!({
             "name": self.config.arch,
             "hyper_parameters": parameters,
@@ -149,10 +165,12 @@ impl Architecture {
             },
             "memory": {
                 "context": memory.context,
-                "weights_bytes": budget.weights,
-                "cache_bytes": budget.latent_cache + budget.index_cache,
-                "arena_bytes": budget.arena,
-                "total_bytes": budget.total(),
+                "weights_bytes": class(|budget| budget.weights),
+                "cache_bytes": class(|budget| budget.latent_cache + budget.index_cache),
+                "arena_bytes": class(|budget| budget.arena),
+                "total_bytes": class(Budget::total),
+                "ranks": memory.ranks.iter().map(rank).collect::<Vec<_>>(),
+                "fits": fits,
             },
         })
     }

@@ -11,6 +11,7 @@ mod values;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use glim_model::shard::MAX_WORLD_SIZE;
 
 use self::plans::PlanChoice;
 use self::report::Report;
@@ -22,7 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   glim inspect
   glim inspect model-00001-of-00011.gguf --tensors
-  glim inspect model.gguf --context 131072
+  glim inspect model.gguf --context 131072 --tp 8 --memory 96G
   glim inspect --plan=decode:8
   glim inspect model.gguf --json | jq .oddities";
 
@@ -43,6 +44,12 @@ pub(crate) struct InspectArgs {
     /// Context that memory and plans are computed for, in tokens [default: the model's limit, at most 8192]
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     context: Option<usize>,
+    /// Ranks that memory and plans are computed for; plans are rank 0's
+    #[arg(long, value_name = "RANKS", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_WORLD_SIZE as u64))]
+    tp: usize,
+    /// Say the largest context that fits into this much memory on each rank, such as 96G
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    memory: Option<u64>,
 }
 
 pub(crate) fn run(args: &InspectArgs, ui: &Ui) -> Result<Exit, Failure> {

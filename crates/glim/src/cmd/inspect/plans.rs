@@ -102,6 +102,7 @@ impl PricedPlan {
             max_blocks: context.div_ceil(block_size),
         };
         let request = EmitRequest {
+            world_size: inventory.world_size(),
             sequence_slots: step.sequences(),
             ..EmitRequest::new(step, geometry)
         };

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use glim_engine::{EngineOptions, EnginePlan};
+use glim_engine::{EngineError, EngineOptions, EnginePlan};
 use glim_gguf::Gguf;
 use glim_model::checkpoint::{HfFolder, Source};
+use glim_model::shard::Options;
 use glim_model::{Checkpoint, Inventory};
 use glim_plan::GgmlType;
 use serde_json::{Map, Value as Json, json};
@@ -183,17 +184,27 @@ impl Report {
             )));
         }
         self.oddities = checkpoint.oddities().to_vec();
-        let inventory = Inventory::of(checkpoint);
+        let inventory = Inventory::of(checkpoint)
+            .over(args.tp, &Options::default())
+            .map_err(EngineError::from)?;
         let options = EngineOptions {
             context: Some(context),
             ..EngineOptions::default()
         };
-        let plan = EnginePlan::new(Inventory::of(checkpoint), &plans::caps(), options)?;
-        let budget = *plan.budget();
+        let plan = EnginePlan::new(inventory.clone(), &plans::caps(), options)?;
+        let fits = match args.memory {
+            Some(bytes) => Some((bytes, plan.largest_context(&plans::caps(), bytes)?)),
+            None => None,
+        };
+        let memory = Memory {
+            context,
+            ranks: plan.rank_budgets().to_vec(),
+            fits,
+        };
         for step in args.plan.iter().flat_map(|choice| choice.steps()) {
             self.plans.push(PricedPlan::new(&inventory, step, context)?);
         }
-        self.architecture = Some(Architecture::of(checkpoint, Memory { context, budget }));
+        self.architecture = Some(Architecture::of(checkpoint, memory));
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The report of `inspect` for people.
 
+use glim_engine::Budget;
 use serde_json::Value as Json;
 
 use super::facts::{Architecture, TokenizerFacts};
@@ -173,18 +174,55 @@ fn cache(architecture: &Architecture) -> Vec<String> {
     ]
 }
 
+/// Of one rank a line for each class, of several a line for each rank.
 fn memory_lines(architecture: &Architecture) -> Vec<String> {
-    let budget = &architecture.memory.budget;
-    let cache = budget.latent_cache + budget.index_cache;
-    vec![
-        format!(
-            "weights      {:>12}  as stored",
-            units::bytes(budget.weights)
-        ),
-        format!("cache        {:>12}", units::bytes(cache)),
-        format!("activations  {:>12}", units::bytes(budget.arena)),
-        format!("total        {:>12}", units::bytes(budget.total())),
-    ]
+    let memory = &architecture.memory;
+    let mut lines = match memory.ranks.as_slice() {
+        [budget] => vec![
+            format!(
+                "weights      {:>12}  as stored",
+                units::bytes(budget.weights)
+            ),
+            format!(
+                "cache        {:>12}",
+                units::bytes(budget.latent_cache + budget.index_cache)
+            ),
+            format!("activations  {:>12}", units::bytes(budget.arena)),
+            format!("total        {:>12}", units::bytes(budget.total())),
+        ],
+        ranks => {
+            let head = format!(
+                "{:<8}{:>12}{:>14}{:>14}{:>14}{:>12}",
+                "rank", "weights", "latents", "index keys", "activations", "total"
+            );
+            let line = |(rank, budget): (usize, &Budget)| {
+                format!(
+                    "{rank:<8}{:>12}{:>14}{:>14}{:>14}{:>12}",
+                    units::bytes(budget.weights),
+                    units::bytes(budget.latent_cache),
+                    units::bytes(budget.index_cache),
+                    units::bytes(budget.arena),
+                    units::bytes(budget.total())
+                )
+            };
+            let mut lines = vec![head];
+            lines.extend(ranks.iter().enumerate().map(line));
+            lines
+        }
+    };
+    if let Some((bytes, context)) = memory.fits {
+        let each = if memory.ranks.len() > 1 {
+            " on each rank"
+        } else {
+            ""
+        };
+        let bytes = units::bytes(bytes);
+        lines.push(match context {
+            Some(context) => format!("{bytes}{each} hold a context of {context} tokens"),
+            None => format!("{bytes}{each} do not hold the weights and one block of cache"),
+        });
+    }
+    lines
 }
 
 fn tokenizer_lines(tokenizer: &TokenizerFacts) -> Vec<String> {

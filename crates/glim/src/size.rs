@@ -9,7 +9,7 @@ const UNITS: [(char, u64); 4] = [
 ];
 
 /// Bytes of a positive whole number with a unit.
-pub(super) fn parse(text: &str) -> Result<u64, String> {
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let expected = || "expected a whole number and K, M, G or T, such as 45G".to_owned();
     let unit = text.chars().next_back().map(|c| c.to_ascii_uppercase());
     let &(_, factor) = UNITS
