@@ -1,7 +1,7 @@
 //! A Hugging Face folder: `config.json`, and one or several safetensors files.
 //!
 //! Headers are checked when the folder is opened: every tensor of `model.safetensors.index.json` lies in the file that
-//! the index names, none lies in two, and all are F32, F16, BF16, or F8_E4M3 with scales ([`super::fp8`]). Source of the
+//! the index names, none lies in two, and all are F32, F16, BF16, or F8_E4M3 with scales (`fp8.rs`). Source of the
 //! format: the safetensors crate, which also checks offsets and sizes.
 
 use std::borrow::Cow;
