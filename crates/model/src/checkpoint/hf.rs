@@ -1,7 +1,7 @@
 //! A Hugging Face folder: `config.json`, and one or several safetensors files.
 //!
 //! Headers are checked when the folder is opened: every tensor of `model.safetensors.index.json` lies in the file that
-//! the index names, none lies in two, and all are F32, F16, BF16, or F8_E4M3 with scales ([`super::fp8`]). Source of the
+//! the index names, none lies in two, and all are F32, F16, BF16, or F8_E4M3 with scales (`fp8.rs`). Source of the
 //! format: the safetensors crate, which also checks offsets and sizes.
 
 use std::borrow::Cow;
@@ -28,6 +28,8 @@ pub const MAX_SHARDS: usize = 1 << 14;
 const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// safetensors' name of the type that is decoded.
+pub(super) const FP8: &str = "F8_E4M3";
 /// Bytes before the header of a safetensors file: its length.
 const LENGTH_BYTES: usize = 8;
 
@@ -84,6 +86,11 @@ impl HfTensor {
     /// Whether it is stored as F8_E4M3, with a scale for each block.
     pub fn is_fp8(&self) -> bool {
         self.scales.is_some()
+    }
+
+    /// The type in the file, by its name in messages and tables.
+    pub fn type_name(&self) -> &'static str {
+        if self.is_fp8() { FP8 } else { self.ty.name() }
     }
 
     /// Bytes in the files, scales included.

@@ -31,7 +31,7 @@ impl Stored {
     /// For messages: the type in the file.
     fn type_name(&self) -> &'static str {
         if self.is_fp8 {
-            "F8_E4M3"
+            super::hf::FP8
         } else {
             self.ty.name()
         }

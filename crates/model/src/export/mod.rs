@@ -1,7 +1,7 @@
 //! A checkpoint as a GGUF file, the way llama.cpp's converter writes it, or as a Hugging Face folder ([`hf`]).
 //!
 //! [`ExportPlan`] decides everything from headers: the tensors in their order with names, dimensions and types, and the
-//! metadata. It can be printed, compared and tested without touching a weight. [`write`] carries it out tensor by
+//! metadata. It can be printed, compared and tested without touching a weight. [`write()`] carries it out tensor by
 //! tensor, so that memory stays at some megabytes for each thread whatever the model's size, and the file appears under
 //! its name only when it is whole and on disk.
 //!

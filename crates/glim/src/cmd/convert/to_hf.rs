@@ -68,13 +68,13 @@ fn text(args: &ConvertArgs, checkpoint: &Checkpoint, gguf: &Gguf) -> Result<HfTe
     let options = TextOptions {
         pre: args.pre.as_deref(),
     };
-    let read = from_gguf::read_with(gguf, options);
-    let text = read.map_err(|error| {
+    let read = from_gguf::read_with(gguf, options).and_then(|text| {
+        let max_context = checkpoint.config().max_context;
+        to_hf::files(&text, max_context, &args.input.display().to_string())
+    });
+    read.map_err(|error| {
         Failure::from(error).hint("--no-tokenizer leaves tokenizer and chat template out")
-    })?;
-    let max_context = checkpoint.config().max_context;
-    let origin = args.input.display().to_string();
-    Ok(to_hf::files(&text, max_context, &origin)?)
+    })
 }
 
 /// What is lost should not be a surprise.

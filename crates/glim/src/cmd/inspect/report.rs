@@ -7,7 +7,6 @@ use glim_gguf::Gguf;
 use glim_model::checkpoint::{HfFolder, Source};
 use glim_model::shard::Options;
 use glim_model::{Checkpoint, Inventory};
-use glim_plan::GgmlType;
 use serde_json::{Map, Value as Json, json};
 
 use super::InspectArgs;
@@ -35,7 +34,9 @@ pub(super) struct Tensor {
     pub(super) name: String,
     /// Fastest first.
     pub(super) ggml_dims: Vec<u64>,
-    pub(super) ty: GgmlType,
+    /// The type as stored: GGUF's, or FP8.
+    pub(super) type_name: &'static str,
+    pub(super) can_decode: bool,
     /// Index in the list of files.
     pub(super) part: Option<usize>,
     /// From the beginning of its file.
@@ -62,6 +63,7 @@ pub(super) struct TypeShare {
     pub(super) tensors: usize,
     pub(super) params: u64,
     pub(super) bytes: u64,
+    pub(super) can_decode: bool,
 }
 
 impl Report {
@@ -100,7 +102,8 @@ impl Report {
         let tensor = |t: &glim_gguf::TensorInfo| Tensor {
             name: t.name.clone(),
             ggml_dims: t.ggml_dims.clone(),
-            ty: t.ty,
+            type_name: t.ty.name(),
+            can_decode: t.ty.can_decode(),
             part: Some(t.part),
             offset: Some(t.offset),
             bytes: t.bytes,
@@ -139,7 +142,8 @@ impl Report {
             Tensor {
                 name: t.name.clone(),
                 ggml_dims: t.shape.iter().rev().map(|dim| *dim as u64).collect(),
-                ty: t.ty,
+                type_name: t.type_name(),
+                can_decode: t.ty.can_decode(),
                 part: Some(part),
                 offset: None,
                 bytes: t.stored_bytes() as u64,
@@ -209,17 +213,16 @@ impl Report {
     }
 
     /// Tensors by type, the heaviest type first.
-    pub(super) fn types(&self) -> Vec<(GgmlType, TypeShare)> {
-        let mut shares: BTreeMap<u32, (GgmlType, TypeShare)> = BTreeMap::new();
+    pub(super) fn types(&self) -> Vec<(&'static str, TypeShare)> {
+        let mut shares: BTreeMap<&'static str, TypeShare> = BTreeMap::new();
         for tensor in &self.tensors {
-            let (_, share) = shares
-                .entry(tensor.ty.id())
-                .or_insert((tensor.ty, TypeShare::default()));
+            let share = shares.entry(tensor.type_name).or_default();
             share.tensors += 1;
             share.params += tensor.elements();
             share.bytes += tensor.bytes;
+            share.can_decode = tensor.can_decode;
         }
-        let mut shares: Vec<_> = shares.into_values().collect();
+        let mut shares: Vec<_> = shares.into_iter().collect();
         shares.sort_by_key(|(_, share)| std::cmp::Reverse(share.bytes));
         shares
     }
@@ -238,14 +241,14 @@ impl Report {
     pub(super) fn to_json(&self) -> Map<String, Json> {
         let tensor = |t: &Tensor| {
             json!({
-                "name": t.name, "ggml_dims": t.ggml_dims, "shape": t.shape(), "type": t.ty.name(), "part": t.part,
+                "name": t.name, "ggml_dims": t.ggml_dims, "shape": t.shape(), "type": t.type_name, "part": t.part,
                 "offset": t.offset, "bytes": t.bytes,
             })
         };
-        let share = |(ty, share): &(GgmlType, TypeShare)| {
+        let share = |(name, share): &(&str, TypeShare)| {
             json!({
-                "type": ty.name(), "tensors": share.tensors, "params": share.params, "bytes": share.bytes,
-                "can_decode": ty.can_decode(),
+                "type": name, "tensors": share.tensors, "params": share.params, "bytes": share.bytes,
+                "can_decode": share.can_decode,
             })
         };
         let files = self

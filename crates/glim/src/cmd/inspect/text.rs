@@ -140,16 +140,16 @@ fn hyper_parameters(architecture: &Architecture) -> String {
 
 fn types(report: &Report) -> Vec<String> {
     let all = report.tensors.iter().map(|t| t.bytes).sum::<u64>().max(1);
-    let line = |(ty, share): &(glim_plan::GgmlType, super::report::TypeShare)| {
+    let line = |(name, share): &(&str, super::report::TypeShare)| {
         let percent = 100.0 * share.bytes as f64 / all as f64;
-        let note = if ty.can_decode() {
+        let note = if share.can_decode {
             ""
         } else {
             "  cannot be decoded yet: `glim run` will refuse the file"
         };
         format!(
             "{:<8}{:>6} tensors {:>15} parameters {:>12} {percent:>5.1} %{note}",
-            ty.name(),
+            name,
             share.tensors,
             units::count(share.params),
             units::bytes(share.bytes)
@@ -267,7 +267,7 @@ fn tensor_lines(tensors: &[Tensor]) -> Vec<String> {
         format!(
             "{:<name_width$}  {:<8}{shape:<20}{dims:<20}{:>11}",
             t.name,
-            t.ty.name(),
+            t.type_name,
             units::bytes(t.bytes)
         )
     };

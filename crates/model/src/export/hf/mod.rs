@@ -1,7 +1,7 @@
 //! A checkpoint as a Hugging Face folder, as transformers' `glm_moe_dsa` reads it.
 //!
 //! [`HfPlan`] decides everything from headers: each tensor under its name there, experts apart and `kv_b` whole, and the
-//! files that they go to. [`write`] carries it out; the folder appears under its name when it is whole and on disk.
+//! files that they go to. [`write()`] carries it out; the folder appears under its name when it is whole and on disk.
 //!
 //! F32, F16 and BF16 are kept as they are; whatever is quantised is decoded, and rounded to the type that was asked for.
 //! A folder made of a GGUF that was made of a folder has the same values, but norms, router and index weights as F32.
