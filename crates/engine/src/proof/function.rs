@@ -1,6 +1,6 @@
 //! Operation by operation: what the serving path wrote against what the file's bytes say.
 //!
-//! A step's temporaries are made results a few operations at a time, so that what is copied out stays below [`TAP_BYTES`], and the
+//! A step's temporaries are made results a few operations at a time, so that what is copied out stays below [`TAP_BYTES`](super::TAP_BYTES), and the
 //! step runs once for each such window. An operation is then computed anew from the operands that it had, on all its rows, or
 //! [`ROWS`](super::ROWS) of them.
 //!
@@ -10,22 +10,19 @@
 //! results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Range;
 
 use glim_plan::reference::recompute::{Live, Rows};
-use glim_plan::{BufferId, BufferKind, Op, Plan, StepKind, WeightSource};
+use glim_plan::{BufferId, BufferKind, Op, Plan, WeightSource};
 use glim_text::TokenId;
 
 use super::bounds::{Arithmetic, factor};
 use super::judge::{Bad, Bench, Expected, Judged, judge, judge_ints};
 use super::seen::Seen;
 use super::stage::{Stage, Which, at_end_of_prompt};
+use super::windows::{cut, tapped, temps, windows};
 use super::{Check, Level, Progress, Timer};
 use crate::engine::Engine;
 use crate::error::EngineError;
-
-/// Most bytes of temporaries that are copied out of one run (one operation's are, whatever they take).
-pub const TAP_BYTES: usize = 256 << 20;
 
 /// Failed operations that are named beside the first.
 const NAMED: usize = 4;
@@ -490,79 +487,6 @@ impl<'a> Examiner<'a> {
         );
         timer.failed(covered, bytes, detail, Some(bad.element.clone()))
     }
-}
-
-/// Prepares the first operations of a step, with these temporaries as results where they are written at all.
-fn cut(
-    stage: &mut Stage<'_>,
-    kind: StepKind,
-    ops: usize,
-    taps: &[String],
-) -> Result<crate::steps::Prepared, EngineError> {
-    stage.engine().prepare_edited(kind, |plan| {
-        let plan = plan.cut(ops);
-        let written: BTreeSet<BufferId> = plan
-            .ops
-            .iter()
-            .flat_map(|node| node.op.access().writes)
-            .collect();
-        let written = |name: &&String| plan.find(name).is_some_and(|id| written.contains(&id));
-        let taps: Vec<String> = taps.iter().filter(written).cloned().collect();
-        tapped(plan, &taps)
-    })
-}
-
-fn tapped(mut plan: Plan, taps: &[String]) -> Result<Plan, EngineError> {
-    for name in taps {
-        plan.tap(name)?;
-    }
-    Ok(plan)
-}
-
-/// Temporaries that some operations touch.
-fn temps(plan: &Plan, ops: Range<usize>) -> Vec<String> {
-    let mut ids = BTreeSet::new();
-    for part in plan.ops[ops].iter().flat_map(|node| node.op.parts()) {
-        let access = part.access();
-        ids.extend(
-            access
-                .reads
-                .iter()
-                .chain(&access.writes)
-                .chain(&access.updates)
-                .copied(),
-        );
-    }
-    let temp =
-        |id: &BufferId| matches!(plan.buffer(*id).kind, BufferKind::Temp | BufferKind::Result);
-    ids.into_iter()
-        .filter(temp)
-        .map(|id| plan.buffer(id).name.clone())
-        .collect()
-}
-
-/// Consecutive operations whose temporaries together stay below [`TAP_BYTES`].
-fn windows(plan: &Plan, ops: usize) -> Vec<Range<usize>> {
-    let bytes = |ops: Range<usize>| -> usize {
-        let names = temps(plan, ops);
-        let ids = names.iter().filter_map(|name| plan.find(name));
-        ids.map(|id| plan.buffer(id).bytes()).sum()
-    };
-    let mut windows: Vec<Range<usize>> = Vec::new();
-    let mut size = 0;
-    for i in 0..ops {
-        // An upper bound: what two operations share is counted for both.
-        let own = bytes(i..i + 1);
-        match windows.last_mut() {
-            Some(window) if size + own <= TAP_BYTES => window.end = i + 1,
-            _ => {
-                windows.push(i..i + 1);
-                size = 0;
-            }
-        }
-        size += own;
-    }
-    windows
 }
 
 /// `1,234,567`.
