@@ -39,8 +39,8 @@ pub struct Probe<'a> {
     pub ids: &'a [TokenId],
 }
 
-/// Checks `prefill` and `decode`: each operation of a step, recomputed from `source`. The engine must be idle. `progress` counts
-/// operations.
+/// Checks `prefill` and `decode`: each operation of a step, recomputed from `source`. The engine must be idle. `progress` counts chunks of
+/// the prompt and operations.
 pub fn function(
     engine: &mut Engine,
     source: &dyn WeightSource,
@@ -48,29 +48,44 @@ pub fn function(
     progress: Progress<'_>,
 ) -> Vec<Check> {
     let steps = [Which::Prefill, Which::Decode];
-    let mut done = 0;
     let mut checks = Vec::with_capacity(steps.len());
-    for (n, which) in steps.into_iter().enumerate() {
-        let timer = Timer::start(Level::Function, which.name());
-        let result = at_end_of_prompt(engine, probe.ids, which, |stage| {
-            let plan = plan_of(stage)?;
-            let all = (done + plan.ops.len() * (steps.len() - n)) as u64;
+    let timer = Timer::start(Level::Function, steps[0].name());
+    let (mut done, mut all) = (0, 0);
+    let run = at_end_of_prompt(engine, probe.ids, |stage| {
+        let plans = steps.map(|which| plan_of(stage, which));
+        let ops = plans.iter().flatten().map(|plan| plan.ops.len());
+        all = stage.chunks() + ops.sum::<usize>();
+        while stage.next_chunk()? {
+            done += 1;
+            progress(done as u64, all as u64);
+        }
+        for (which, plan) in steps.into_iter().zip(plans) {
+            let timer = Timer::start(Level::Function, which.name());
+            stage.look_at(which);
+            let plan = plan?;
             let mut examiner = Examiner::new(&plan, source, *probe);
-            let start = done;
+            let mut progress = |ops: usize| progress((done + ops) as u64, all as u64);
+            checks.push(match examiner.run(stage, &mut progress) {
+                Ok(()) => examiner.check(timer, stage),
+                Err(error) => {
+                    let step = which.name();
+                    let detail = format!("the {step} step does not run to its end: {error}");
+                    timer.failed("", 0, detail, None)
+                }
+            });
             done += plan.ops.len();
-            let mut progress = |ops: usize| progress((start + ops) as u64, all);
-            examiner.run(stage, &mut progress)?;
-            Ok(examiner.check(timer.clone(), stage))
-        });
-        checks.push(result.unwrap_or_else(|error| {
-            let detail = format!("the {} step does not run to its end: {error}", which.name());
-            timer.failed("", 0, detail, None)
-        }));
+        }
+        Ok(())
+    });
+    if let Err(error) = run {
+        let detail = format!("the prompt before the steps does not run: {error}");
+        checks.push(timer.failed("", 0, detail, None));
     }
     checks
 }
 
-fn plan_of(stage: &mut Stage<'_>) -> Result<Plan, EngineError> {
+fn plan_of(stage: &mut Stage<'_>, which: Which) -> Result<Plan, EngineError> {
+    stage.look_at(which);
     let kind = stage.kind();
     Ok(stage.engine().plan_of(kind)?.clone())
 }
