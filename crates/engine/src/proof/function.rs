@@ -27,6 +27,9 @@ use crate::error::EngineError;
 /// Failed operations that are named beside the first.
 const NAMED: usize = 4;
 
+/// Operations that are looked at together in a step that stops with an error.
+const FEW: usize = 16;
+
 /// How the steps are looked at.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe<'a> {
@@ -108,91 +111,102 @@ struct Examiner<'a> {
     elements: u64,
     /// Largest share of its bound, and whose it is.
     worst: (f32, String),
-    /// Failed operations: label, kind, what is wrong.
-    failed: Vec<(String, &'static str, Bad)>,
+    /// Failed operations by their place in the plan (updates in place are judged late): kind, and what is wrong.
+    failed: BTreeMap<usize, (&'static str, Bad)>,
     /// Bytes of each weight that were read.
     bytes: BTreeMap<BufferId, u64>,
 }
 
 impl<'a> Examiner<'a> {
     fn new(plan: &'a Plan, source: &'a dyn WeightSource, probe: Probe<'a>) -> Self {
+        let mut updates: HashMap<BufferId, Vec<usize>> = HashMap::new();
+        for (i, node) in plan.ops.iter().enumerate() {
+            for id in node.op.access().updates {
+                if plan.buffer(id).kind != BufferKind::Carry {
+                    updates.entry(id).or_default().push(i);
+                }
+            }
+        }
         Self {
             plan,
             source,
             probe,
-            updates: HashMap::new(),
+            updates,
             pending: HashMap::new(),
             ops: 0,
             kinds: BTreeSet::new(),
             elements: 0,
             worst: (0.0, String::new()),
-            failed: Vec::new(),
+            failed: BTreeMap::new(),
             bytes: BTreeMap::new(),
         }
     }
 
     /// Examines the step. If it stops with an error, the operation that says so may only have read what an earlier one got wrong: then
-    /// as much of the step is examined as runs.
+    /// it is examined piecemeal.
     fn run(
         &mut self,
         stage: &mut Stage<'_>,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
-        let Err(error) = self.examine(stage, self.plan.ops.len(), progress) else {
+        let Err(error) = self.examine(stage, progress) else {
             return Ok(());
         };
-        let runs = self.longest_run(stage);
         *self = Self::new(self.plan, self.source, self.probe);
-        self.examine(stage, runs, progress)?;
+        self.piecemeal(stage)?;
         match self.failed.is_empty() {
             true => Err(error),
             false => Ok(()),
         }
     }
 
-    /// Most operations of the step that run.
-    fn longest_run(&self, stage: &mut Stage<'_>) -> usize {
-        let kind = stage.kind();
-        let (mut runs, mut stops) = (0, self.plan.ops.len());
-        while runs + 1 < stops {
-            let ops = runs.midpoint(stops);
-            let ran = cut(stage, kind, ops, &[]).and_then(|mut prepared| stage.run(&mut prepared));
-            match ran {
-                Ok(_) => runs = ops,
-                Err(_) => stops = ops,
-            }
-        }
-        runs
-    }
-
-    /// Examines the step's first `ops` operations.
+    /// Examines the step, in windows of its operations.
     fn examine(
         &mut self,
         stage: &mut Stage<'_>,
-        ops: usize,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
         let kind = stage.kind();
-        for (i, node) in self.plan.ops[..ops].iter().enumerate() {
-            for id in node.op.access().updates {
-                if self.plan.buffer(id).kind != BufferKind::Carry {
-                    self.updates.entry(id).or_default().push(i);
-                }
-            }
-        }
-        for window in windows(self.plan, ops) {
+        for window in windows(self.plan) {
             let taps = temps(self.plan, window.clone());
-            let mut prepared = match ops == self.plan.ops.len() {
-                true => stage
-                    .engine()
-                    .prepare_edited(kind, |plan| tapped(plan, &taps))?,
-                false => cut(stage, kind, ops, &taps)?,
-            };
+            let tap = |plan: Plan| tapped(plan, &taps);
+            let mut prepared = stage.engine().prepare_edited(kind, tap)?;
             let mut seen = Seen::run(stage, &mut prepared, self.source, window.clone())?;
             let live = Live::read(self.plan, &seen)?;
             for i in window {
                 self.op(stage, &mut seen, live, i)?;
                 progress(i + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Examines a few operations at a time in runs that end with them, and one by one where even that stops, up to the first that
+    /// fails.
+    fn piecemeal(&mut self, stage: &mut Stage<'_>) -> Result<(), EngineError> {
+        let (kind, all) = (stage.kind(), self.plan.ops.len());
+        for start in (0..all).step_by(FEW) {
+            let window = start..(start + FEW).min(all);
+            let taps = temps(self.plan, window.clone());
+            let mut prepared = cut(stage, kind, window.end, &taps)?;
+            match Seen::run(stage, &mut prepared, self.source, window.clone()) {
+                Ok(mut seen) => {
+                    let live = Live::read(self.plan, &seen)?;
+                    for i in window {
+                        self.op(stage, &mut seen, live, i)?;
+                    }
+                }
+                Err(_) => {
+                    for i in window {
+                        self.single_out(stage, &[i])?;
+                        if !self.failed.is_empty() {
+                            break;
+                        }
+                    }
+                }
+            }
+            if !self.failed.is_empty() {
+                break;
             }
         }
         Ok(())
@@ -426,7 +440,7 @@ impl<'a> Examiner<'a> {
             self.worst = (judged.worst, format!("{label} ({})", part.kind()));
         }
         if let Some(bad) = judged.bad {
-            self.failed.push((label.clone(), part.kind(), bad));
+            self.failed.entry(i).or_insert((part.kind(), bad));
         }
     }
 
@@ -469,7 +483,7 @@ impl<'a> Examiner<'a> {
             grouped(self.elements)
         );
         let bytes = self.bytes.values().sum();
-        let Some((label, kind, bad)) = self.failed.first() else {
+        let Some((first, (kind, bad))) = self.failed.first_key_value() else {
             let detail = match &self.worst {
                 (0.0, _) => "every element is that of the recomputation, bit for bit".to_owned(),
                 (share, who) => format!(
@@ -479,9 +493,10 @@ impl<'a> Examiner<'a> {
             };
             return timer.passed(covered, bytes, detail);
         };
-        let mut others: Vec<&str> = self.failed.iter().map(|(l, ..)| l.as_str()).collect();
-        others.dedup();
-        let more = match others.get(1..).unwrap_or_default() {
+        let label = &self.plan.ops[*first].label;
+        let others = self.failed.keys().skip(1);
+        let others: Vec<&str> = others.map(|i| self.plan.ops[*i].label.as_str()).collect();
+        let more = match others.as_slice() {
             [] => String::new(),
             [other] => format!("; so does {other}"),
             others if others.len() <= NAMED => format!("; so do {}", others.join(", ")),

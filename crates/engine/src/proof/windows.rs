@@ -63,7 +63,7 @@ pub(super) fn temps(plan: &Plan, ops: Range<usize>) -> Vec<String> {
 }
 
 /// Consecutive operations whose temporaries together stay below [`TAP_BYTES`].
-pub(super) fn windows(plan: &Plan, ops: usize) -> Vec<Range<usize>> {
+pub(super) fn windows(plan: &Plan) -> Vec<Range<usize>> {
     let bytes = |ops: Range<usize>| -> usize {
         let names = temps(plan, ops);
         let ids = names.iter().filter_map(|name| plan.find(name));
@@ -71,7 +71,7 @@ pub(super) fn windows(plan: &Plan, ops: usize) -> Vec<Range<usize>> {
     };
     let mut windows: Vec<Range<usize>> = Vec::new();
     let mut size = 0;
-    for i in 0..ops {
+    for i in 0..plan.ops.len() {
         // An upper bound: what two operations share is counted for both.
         let own = bytes(i..i + 1);
         match windows.last_mut() {
