@@ -298,7 +298,7 @@ const ENCODED: [GgmlType; 14] = [
 ];
 
 /// Places in a block that a bit is flipped in: its scales and its codes.
-const PLACES: usize = 17;
+const PLACES: usize = 9;
 
 /// Any part of a block, any bit of it: the block is named, whether or not its numbers are still plausible.
 #[test]
