@@ -330,7 +330,7 @@ const BENT: [(&str, &str, &str, Bend); 18] = [
         "blk.2.attn_residual.out",
         |op| {
             if let Op::Add { a, b, .. } = op {
-                *b = *a;
+                *a = *b;
             }
         },
     ),
@@ -365,7 +365,7 @@ fn a_wrong_operation_is_named_and_no_other() {
             "{label}: {}",
             prefill.detail
         );
-        assert!(!prefill.detail.contains("so is"), "{}", prefill.detail);
+        assert!(!prefill.detail.contains("; so do"), "{}", prefill.detail);
         assert_eq!(prefill.first_bad.as_ref().unwrap().tensor, buffer);
     }
 }
@@ -378,6 +378,7 @@ fn a_skipped_operation_is_named_by_what_it_did_not_write() {
         let reference = glim_plan::reference::ReferenceOptions {
             poison: false,
             skip: Some(label.to_owned()),
+            ..glim_plan::reference::ReferenceOptions::default()
         };
         let backend = Box::new(glim_plan::reference::ReferenceBackend::new(reference));
         let mut engine = engine(&checkpoint, &checkpoint, backend);
@@ -403,7 +404,7 @@ struct Fault {
     sense: bool,
 }
 
-const FAULTS: [Fault; 6] = [
+const FAULTS: [Fault; 7] = [
     Fault {
         name: "k and v swapped in kv_b",
         make: |file| (0..LAYERS).fold(file, GgufFile::swapped_kv),
@@ -428,10 +429,27 @@ const FAULTS: [Fault; 6] = [
         op: "blk.0.ffn_gate+ffn_up (Linear)",
         sense: true,
     },
+    // The projection that reads it is normed again, which makes good for most of it.
     Fault {
-        name: "a norm shifted by one",
+        name: "one norm shifted by one",
         make: |file| file.shifted_norm("blk.3.attn_norm.weight", 1.0),
         op: "blk.2.ffn_residual + blk.3.attn_norm (RmsNorm)",
+        sense: false,
+    },
+    Fault {
+        name: "all norms shifted by one",
+        make: |file| {
+            let norms: Vec<String> = file
+                .tensors()
+                .iter()
+                .map(|tensor| tensor.name.clone())
+                .filter(|name| name.ends_with("_norm.weight") && !name.contains("nextn"))
+                .collect();
+            norms
+                .iter()
+                .fold(file, |file, name| file.shifted_norm(name, 1.0))
+        },
+        op: "blk.0.attn_norm (RmsNorm)",
         sense: true,
     },
     Fault {

@@ -8,7 +8,8 @@
 //!   error's standard deviation is at most `√n · u` of the spread, and twice that with the recomputation's own.
 //! - **8-bit activations.** A value is rounded to a step of `max / 127`, `max` that of its block of 32: it is off by at most
 //!   `max / 254`. Errors of this size with independent signs add to `1 / 254` of the spread. (Evenly spread errors reach `1/√3` of it.)
-//! - Both are standard deviations; [`SIGMAS`] of them are allowed. A step has 10⁶ to 10⁸ elements.
+//! - Both are standard deviations; [`SIGMAS`] of them are allowed, since a step has 10⁶ to 10⁸ elements. The elements of a product's
+//!   result err independently, so their root mean square must come close to one: [`RMS_SHARE`] of the bound is allowed.
 //! - Operations of one element, or of a few roundings: so many `u`.
 //!
 //! What only moves or chooses numbers (embedding aside, which decodes) has no freedom. The router decides between near-equal
@@ -30,6 +31,10 @@ pub enum Arithmetic {
 
 /// Standard deviations that an element may be off.
 pub const SIGMAS: f32 = 6.0;
+
+/// Share of its bound that the elements of a product may be off in the root mean square: two standard deviations, where the worst
+/// case is one.
+pub const RMS_SHARE: f32 = 2.0 / SIGMAS;
 
 /// Half a unit in the last place of 1.
 const U: f32 = 0.5 * f32::EPSILON;
@@ -103,6 +108,7 @@ pub fn factor(plan: &Plan, op: &Op, output: usize, arithmetic: Arithmetic) -> f3
         | Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::TopKMerge { .. }
+        | Op::Shortlist { .. }
         | Op::Sample { .. }
         | Op::Fused { .. } => 0.0,
     }

@@ -75,7 +75,7 @@ pub fn function(
 
 fn plan_of(stage: &mut Stage<'_>) -> Result<Plan, EngineError> {
     let kind = stage.kind();
-    Ok(stage.engine().plan_of(kind)?.clone())
+    Ok(stage.engine().step_of(kind)?.plan.clone())
 }
 
 /// What a buffer should hold that is yet to be updated in place, and which operations made it so.
@@ -104,19 +104,11 @@ struct Examiner<'a> {
 
 impl<'a> Examiner<'a> {
     fn new(plan: &'a Plan, source: &'a dyn WeightSource, probe: Probe<'a>) -> Self {
-        let mut updates: HashMap<BufferId, Vec<usize>> = HashMap::new();
-        for (i, node) in plan.ops.iter().enumerate() {
-            for id in node.op.access().updates {
-                if plan.buffer(id).kind != BufferKind::Carry {
-                    updates.entry(id).or_default().push(i);
-                }
-            }
-        }
         Self {
             plan,
             source,
             probe,
-            updates,
+            updates: HashMap::new(),
             pending: HashMap::new(),
             ops: 0,
             kinds: BTreeSet::new(),
@@ -127,16 +119,63 @@ impl<'a> Examiner<'a> {
         }
     }
 
+    /// Examines the step. If it stops with an error, the operation that says so may only have read what an earlier one got wrong: then
+    /// as much of the step is examined as runs.
     fn run(
         &mut self,
         stage: &mut Stage<'_>,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
+        let Err(error) = self.examine(stage, self.plan.ops.len(), progress) else {
+            return Ok(());
+        };
+        let runs = self.longest_run(stage);
+        *self = Self::new(self.plan, self.source, self.probe);
+        self.examine(stage, runs, progress)?;
+        match self.failed.is_empty() {
+            true => Err(error),
+            false => Ok(()),
+        }
+    }
+
+    /// Most operations of the step that run.
+    fn longest_run(&self, stage: &mut Stage<'_>) -> usize {
         let kind = stage.kind();
-        for window in windows(self.plan) {
+        let (mut runs, mut stops) = (0, self.plan.ops.len());
+        while runs + 1 < stops {
+            let ops = runs.midpoint(stops);
+            let ran = cut(stage, kind, ops, &[]).and_then(|mut prepared| stage.run(&mut prepared));
+            match ran {
+                Ok(_) => runs = ops,
+                Err(_) => stops = ops,
+            }
+        }
+        runs
+    }
+
+    /// Examines the step's first `ops` operations.
+    fn examine(
+        &mut self,
+        stage: &mut Stage<'_>,
+        ops: usize,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), EngineError> {
+        let kind = stage.kind();
+        for (i, node) in self.plan.ops[..ops].iter().enumerate() {
+            for id in node.op.access().updates {
+                if self.plan.buffer(id).kind != BufferKind::Carry {
+                    self.updates.entry(id).or_default().push(i);
+                }
+            }
+        }
+        for window in windows(self.plan, ops) {
             let taps = temps(self.plan, window.clone());
-            let tap = |plan: Plan| tapped(plan, &taps);
-            let mut prepared = stage.engine().prepare_edited(kind, tap)?;
+            let mut prepared = match ops == self.plan.ops.len() {
+                true => stage
+                    .engine()
+                    .prepare_edited(kind, |plan| tapped(plan, &taps))?,
+                false => cut(stage, kind, ops, &taps)?,
+            };
             let mut seen = Seen::run(stage, &mut prepared, self.source, window.clone())?;
             let live = Live::read(self.plan, &seen)?;
             for i in window {
@@ -290,6 +329,7 @@ impl<'a> Examiner<'a> {
         let bound =
             |((length, carried), before): ((&f32, &f32), &f32)| carried.max(*before) + own * length;
         Ok(Some(Expected {
+            independent: before.independent,
             buffer: *x,
             rows,
             bounds: bounds
@@ -300,26 +340,26 @@ impl<'a> Examiner<'a> {
 
     /// Whether the columns of `id` that an operation reads are left alone by all later updates.
     fn untouched(&self, op: &Op, id: BufferId, i: usize) -> bool {
-        let read: Vec<Range<usize>> = match op {
+        // First column, and the one after the last.
+        let read: Vec<(usize, usize)> = match op {
             Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadProject { x, .. } => {
-                vec![x.start..x.start + x.len]
+                vec![(x.start, x.start + x.len)]
             }
             Op::CacheAppend { parts, .. } => parts
                 .iter()
                 .filter(|part| part.buffer == id)
-                .map(|part| part.start..part.start + part.len)
+                .map(|part| (part.start, part.start + part.len))
                 .collect(),
             _ => return false,
         };
         let later = self.updates[&id].iter().filter(|update| **update > i);
-        later
-            .flat_map(|update| self.plan.ops[*update].op.parts())
-            .all(|part| match part {
-                Op::Rope { x, spec, .. } if *x == id => read
-                    .iter()
-                    .all(|read| read.end <= spec.start || spec.start + spec.n <= read.start),
-                part => !part.access().updates.contains(&id),
-            })
+        let mut later = later.flat_map(|update| self.plan.ops[*update].op.parts());
+        later.all(|part| match part {
+            Op::Rope { x, spec, .. } if *x == id => read
+                .iter()
+                .all(|(start, end)| *end <= spec.start || spec.start + spec.n <= *start),
+            part => !part.access().updates.contains(&id),
+        })
     }
 
     /// Judges each of these operations by itself, in runs that are cut right before and right after it, up to the first that fails.
@@ -414,7 +454,7 @@ impl<'a> Examiner<'a> {
             "{} operations of {} kinds in a {step} step of {at}: {} elements",
             self.ops,
             self.kinds.len(),
-            self.elements
+            grouped(self.elements)
         );
         let bytes = self.bytes.values().sum();
         let Some((label, kind, bad)) = self.failed.first() else {
@@ -427,24 +467,26 @@ impl<'a> Examiner<'a> {
             };
             return timer.passed(covered, bytes, detail);
         };
-        let others: Vec<&str> = self
-            .failed
-            .iter()
-            .skip(1)
-            .map(|(l, ..)| l.as_str())
-            .collect();
-        let more = match others.len() {
-            0 => String::new(),
-            n if n <= NAMED => format!("; so is {}", others.join(", ")),
-            n => format!(
-                "; so are {} and {} more",
+        let mut others: Vec<&str> = self.failed.iter().map(|(l, ..)| l.as_str()).collect();
+        others.dedup();
+        let more = match others.get(1..).unwrap_or_default() {
+            [] => String::new(),
+            [other] => format!("; so does {other}"),
+            others if others.len() <= NAMED => format!("; so do {}", others.join(", ")),
+            others => format!(
+                "; so do {} and {} more",
                 others[..NAMED].join(", "),
-                n - NAMED
+                others.len() - NAMED
             ),
         };
         let detail = format!(
-            "{label} ({kind}) leaves its bound in {}: {}, in {} elements{more}. The weights in the backend's memory are not the file's, or its kernel is wrong",
-            bad.element.tensor, bad.how, bad.wrong
+            "{label} ({kind}) leaves its bound in {}: {}, {}{more}. The weights in the backend's memory are not the file's, or its kernel is wrong",
+            bad.element.tensor,
+            bad.how,
+            match bad.wrong {
+                1 => "in 1 element".to_owned(),
+                n => format!("in {} elements", grouped(n)),
+            }
         );
         timer.failed(covered, bytes, detail, Some(bad.element.clone()))
     }
@@ -500,7 +542,7 @@ fn temps(plan: &Plan, ops: Range<usize>) -> Vec<String> {
 }
 
 /// Consecutive operations whose temporaries together stay below [`TAP_BYTES`].
-fn windows(plan: &Plan) -> Vec<Range<usize>> {
+fn windows(plan: &Plan, ops: usize) -> Vec<Range<usize>> {
     let bytes = |ops: Range<usize>| -> usize {
         let names = temps(plan, ops);
         let ids = names.iter().filter_map(|name| plan.find(name));
@@ -508,7 +550,7 @@ fn windows(plan: &Plan) -> Vec<Range<usize>> {
     };
     let mut windows: Vec<Range<usize>> = Vec::new();
     let mut size = 0;
-    for i in 0..plan.ops.len() {
+    for i in 0..ops {
         // An upper bound: what two operations share is counted for both.
         let own = bytes(i..i + 1);
         match windows.last_mut() {
@@ -521,4 +563,28 @@ fn windows(plan: &Plan) -> Vec<Range<usize>> {
         size += own;
     }
     windows
+}
+
+/// `1,234,567`.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_counts_are_grouped() {
+        let counts = [0, 999, 1000, 1_234_567].map(grouped);
+        assert_eq!(counts, ["0", "999", "1,000", "1,234,567"]);
+    }
 }

@@ -5,7 +5,7 @@ use glim_plan::reference::recompute::{Live, Operands, Output, Recompute, Rows};
 use glim_plan::{BackendError, BufferDecl, BufferId, BufferKind, Op, Plan};
 
 use super::BadElement;
-use super::bounds::{Arithmetic, UNDERFLOW, factor, score_margin, weight_factor};
+use super::bounds::{Arithmetic, RMS_SHARE, UNDERFLOW, factor, score_margin, weight_factor};
 use super::seen::Seen;
 
 /// Numbers that a buffer should hold, each with how far it may be off.
@@ -14,6 +14,8 @@ pub(super) struct Expected {
     pub(super) buffer: BufferId,
     pub(super) rows: Vec<(usize, Vec<f32>)>,
     pub(super) bounds: Vec<Vec<f32>>,
+    /// Whether its errors are independent, as those of a product's rows are.
+    pub(super) independent: bool,
 }
 
 /// The first element outside its bound, and what is to be said of it.
@@ -102,6 +104,7 @@ impl Bench<'_> {
             };
             let bound = |(_, row): (usize, Vec<f32>)| row.iter().map(|s| factor * s).collect();
             floats.push(Expected {
+                independent: is_product(op),
                 buffer: output.buffer,
                 rows,
                 bounds: spread.into_iter().map(bound).collect(),
@@ -156,6 +159,7 @@ impl Bench<'_> {
                 continue;
             }
             let weights = Expected {
+                independent: false,
                 buffer: *expert_weights,
                 bounds: vec![
                     route_weights(&logits, &distinct, spec)
@@ -171,28 +175,56 @@ impl Bench<'_> {
     }
 }
 
-/// Numbers against what was found.
+fn is_product(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Linear { .. } | Op::LmHead { .. } | Op::HeadProject { .. } | Op::ExpertFfn { .. }
+    )
+}
+
+/// Fewest elements whose mean error says something.
+const MEAN_OF: u64 = 64;
+
+/// Numbers against what was found: element by element, and where errors are independent all together.
 pub(super) fn judge(expected: &Expected, found: &Seen<'_>) -> Result<Judged, BackendError> {
     let decl = found.plan.buffer(expected.buffer);
     let mut judged = Judged::default();
+    let (mut squares, mut furthest) = (0f64, None);
     for ((row, values), bounds) in expected.rows.iter().zip(&expected.bounds) {
         let seen = found.row_f32(expected.buffer, *row, values.len())?;
         judged.elements += values.len() as u64;
         for (col, ((value, bound), seen)) in values.iter().zip(bounds).zip(seen).enumerate() {
             let off = (value - seen).abs();
             let allowed = if *bound > 0.0 { bound + UNDERFLOW } else { 0.0 };
+            let place = || element(decl, *row, col, &format!("{value:?}"), &format!("{seen:?}"));
             // Not `off > allowed`: what is not a number is wrong.
             if off <= allowed {
-                judged.worst = judged
-                    .worst
-                    .max(if off > 0.0 { off / allowed } else { 0.0 });
+                let share = if off > 0.0 { off / allowed } else { 0.0 };
+                squares += f64::from(share).powi(2);
+                if share > judged.worst || furthest.is_none() {
+                    (judged.worst, furthest) = (share, Some((*row, col, *value, *seen)));
+                }
             } else {
                 judged.wrong(
-                    || format!("off by {off:.1e} where {allowed:.1e} is allowed"),
-                    || element(decl, *row, col, &format!("{value:?}"), &format!("{seen:?}")),
+                    || match off.is_finite() {
+                        true => format!("off by {off:.1e} where {allowed:.1e} is allowed"),
+                        false => format!("{seen} where {value} is expected"),
+                    },
+                    place,
                 );
             }
         }
+    }
+    let share = (squares / judged.elements.max(1) as f64).sqrt() as f32;
+    if let (None, Some((row, col, value, seen))) = (&judged.bad, furthest)
+        && expected.independent
+        && judged.elements >= MEAN_OF
+        && share > RMS_SHARE
+    {
+        judged.wrong(
+            || format!("in the mean off by {:.0} % of what a single element may be, where {:.0} % is allowed", 100.0 * share, 100.0 * RMS_SHARE),
+            || element(decl, row, col, &format!("{value:?}"), &format!("{seen:?}")),
+        );
     }
     Ok(judged)
 }

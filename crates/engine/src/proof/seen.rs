@@ -54,7 +54,7 @@ impl<'a> Seen<'a> {
             plan: &prepared.plan,
             source,
             results,
-            inputs: prepared.inputs.clone(),
+            inputs: prepared.inputs().clone(),
             states,
             carry_before,
             carry_after: stage.carry()?,
@@ -100,7 +100,7 @@ impl<'a> Seen<'a> {
     fn result(&self, id: BufferId) -> Result<&[f32], BackendError> {
         match (self.results.f32s(&self.plan.buffer(id).name), self.after) {
             (Some(values), _) => Ok(values),
-            (None, Some(after)) => after.result(id),
+            (None, Some(after)) => after.f32s(id),
             (None, None) => Err(self.missing(id)),
         }
     }

@@ -9,10 +9,13 @@ use super::{glim, text};
 /// A page without times and rates, and with two spaces between columns.
 fn timeless(page: &str) -> String {
     let is_number = |cell: &str| cell.contains('.') && cell.parse::<f64>().is_ok();
-    let cell = |cell| if is_number(cell) { "#" } else { cell };
     let line = |line: &str| {
-        let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
-        cells.map(cell).collect::<Vec<_>>().join("  ") + "\n"
+        let cells = line
+            .split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty());
+        let cells = cells.map(|cell| if is_number(cell) { "#" } else { cell });
+        cells.collect::<Vec<_>>().join("  ") + "\n"
     };
     page.lines().map(line).collect()
 }
@@ -64,7 +67,9 @@ fn a_number_that_cannot_be_is_an_answer_of_no_with_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nan.gguf");
     let tensor = "blk.1.attn_q_b.weight";
-    GgufFile::read(&assets::tiny_glm5()).nan_scale(tensor, 7).write(&path);
+    GgufFile::read(&assets::tiny_glm5())
+        .nan_scale(tensor, 7)
+        .write(&path);
     let args = ["verify", text(&path), "--levels", "1"];
 
     let out = glim(&[&args[..], &["--json"]].concat());
@@ -72,7 +77,10 @@ fn a_number_that_cannot_be_is_an_answer_of_no_with_its_place() {
     let json = out.json();
     assert_eq!(json["ok"], false);
     let values = check(&json, "values");
-    assert_eq!((&values["level"], &values["ok"]), (&Json::from(1), &Json::from(false)));
+    assert_eq!(
+        (&values["level"], &values["ok"]),
+        (&Json::from(1), &Json::from(false))
+    );
     let bad = &values["first_bad"];
     assert_eq!(bad["tensor"], tensor, "{values}");
     for field in ["row", "col"] {
@@ -109,14 +117,27 @@ fn a_file_that_does_not_open_is_a_failed_check() {
     let out = glim(&["verify", text(&path), "--json"]);
     assert_eq!(out.code, 1, "{out:?}");
     let json = out.json();
-    assert_eq!((&json["ok"], &json["digest"]), (&Json::from(false), &Json::Null));
+    assert_eq!(
+        (&json["ok"], &json["digest"]),
+        (&Json::from(false), &Json::Null)
+    );
     assert_eq!(checks(&json).len(), 1);
     let container = check(&json, "container");
-    assert_eq!((&container["level"], &container["ok"]), (&Json::from(1), &Json::from(false)));
-    assert!(container["detail"].as_str().unwrap().contains("short.gguf"), "{container}");
+    assert_eq!(
+        (&container["level"], &container["ok"]),
+        (&Json::from(1), &Json::from(false))
+    );
+    assert!(
+        container["detail"].as_str().unwrap().contains("short.gguf"),
+        "{container}"
+    );
     let out = glim(&["verify", text(&path)]);
     assert_eq!(out.code, 1, "{out:?}");
-    assert!(out.stdout.contains("1 of 1 checks failed."), "{}", out.stdout);
+    assert!(
+        out.stdout.contains("1 of 1 checks failed."),
+        "{}",
+        out.stdout
+    );
 }
 
 #[test]
@@ -137,6 +158,46 @@ fn contradictions_are_refused_before_anything_is_read() {
     for (args, word) in cases {
         glim(&[&["verify", "no-such-model.gguf"], args].concat()).fails(64, &[word]);
     }
+    // tiny-glm5 ends at 4096.
+    let too_long = ["verify", "--levels", "7", "--context", "5000"];
+    glim(&too_long).fails(64, &["5000", "4096"]);
+}
+
+#[test]
+fn a_converted_file_is_its_folder_and_another_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("odd.gguf");
+    let folder = assets::odd_glm52();
+    glim(&["convert", text(&folder), text(&path), "--type", "q8_0"]).ok();
+    let run = |file: &std::path::Path| {
+        let against = text(&folder);
+        glim(&[
+            "verify",
+            text(file),
+            "--levels",
+            "3",
+            "--against",
+            against,
+            "--json",
+        ])
+    };
+    let json = run(&path).json();
+    assert_eq!(json["ok"], true, "{json}");
+
+    let faulty = dir.path().join("exchanged.gguf");
+    GgufFile::read(&path)
+        .exchanged_experts(3, 0, 5)
+        .write(&faulty);
+    let out = run(&faulty);
+    assert_eq!(out.code, 1, "{out:?}");
+    let json = out.json();
+    let bad: Vec<&Json> = checks(&json).iter().filter(|c| c["ok"] == false).collect();
+    let tensor = bad[0]["first_bad"]["tensor"].as_str().unwrap();
+    assert!(
+        tensor.starts_with("blk.3.ffn_") && tensor.contains("_exps"),
+        "{}",
+        bad[0]
+    );
 }
 
 /// odd-glm52 has six heads.
@@ -150,7 +211,10 @@ fn ranks_that_do_not_fit_are_left_out_unless_they_are_asked_for() {
     assert_eq!(made, [Some(true), None, None], "{json}");
     let out = glim(&[&args[..], &["--tp", "2,4"]].concat());
     assert_eq!(out.code, 1, "{out:?}");
-    let made: Vec<Option<bool>> = checks(&out.json()).iter().map(|c| c["ok"].as_bool()).collect();
+    let made: Vec<Option<bool>> = checks(&out.json())
+        .iter()
+        .map(|c| c["ok"].as_bool())
+        .collect();
     assert_eq!(made, [Some(true), Some(false)]);
 }
 
@@ -158,12 +222,24 @@ fn ranks_that_do_not_fit_are_left_out_unless_they_are_asked_for() {
 fn random_weights_are_what_the_file_says_but_make_no_sense() {
     let model = assets::odd_glm52();
     for math in ["fast", "exact"] {
-        let args = ["verify", text(&model), "--levels", "6", "--math", math, "--json"];
+        let args = [
+            "verify",
+            text(&model),
+            "--levels",
+            "6",
+            "--math",
+            math,
+            "--json",
+        ];
         let json = glim(&args).json();
         assert_eq!(json["ok"], true, "{json}");
         assert_eq!(checks(&json).len(), 3);
     }
     let out = glim(&["verify", text(&model), "--levels", "7"]);
     assert_eq!(out.code, 1, "{out:?}");
-    assert!(out.stdout.contains("or the model was never trained"), "{}", out.stdout);
+    assert!(
+        out.stdout.contains("or the model was never trained"),
+        "{}",
+        out.stdout
+    );
 }

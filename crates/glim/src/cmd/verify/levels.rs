@@ -5,14 +5,16 @@ use std::sync::{Mutex, PoisonError};
 
 use glim_engine::proof::{Arithmetic, Check, Level, Outcome, Probe, SENSE_TEXTS, Timer};
 use glim_engine::{Engine, EngineOptions, EnginePlan, proof as running};
+use glim_model::arch::SUPPORTED;
 use glim_model::{Checkpoint, Inventory, proof};
 use glim_plan::Backend;
 use glim_text::{Special, TokenId};
 
+use super::VerifyArgs;
 use super::report::Report;
-use super::{VerifyArgs, failed};
 use crate::exit::{Exit, Failure};
 use crate::loader::{self, Text, TextArg};
+use crate::placement::Setup;
 use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
@@ -73,8 +75,12 @@ impl<'a> Levels<'a> {
             "5 residence",
             "there is no device memory in this build; level 6 covers the weights that its steps read",
         );
-        for check in report.checks().filter(|check| check.outcome != Outcome::Skipped) {
-            self.ui.detail(|| format!("{} {}: {}", check.level, check.name, check.detail));
+        for check in report
+            .checks()
+            .filter(|check| check.outcome != Outcome::Skipped)
+        {
+            self.ui
+                .detail(|| format!("{} {}: {}", check.level, check.name, check.detail));
         }
         Ok(())
     }
@@ -123,30 +129,29 @@ impl<'a> Levels<'a> {
     /// Levels 6 and 7.
     fn running(&self) -> Result<Vec<Check>, Failure> {
         let text = TextArg::default().of(self.checkpoint);
-        let ids = match &text {
-            Ok(text) => Some(encode(text)?),
-            Err(_) => None,
-        };
-        let longest = ids.iter().flatten().map(Vec::len).max().unwrap_or(0);
-        let mut engine = match self.engine(longest) {
+        let text = text.and_then(|text| encode(&text).map(|ids| (text, ids)));
+        let ids = text.as_ref().map_or(&[][..], |(_, ids)| ids);
+        let longest = ids.iter().map(Vec::len).max().unwrap_or(0);
+        let mut engine = match self.engine(longest)? {
             Ok(engine) => engine,
             Err(checks) => return Ok(checks),
         };
         let mut checks = Vec::new();
         if self.args.wants(Level::Function) {
-            checks.extend(self.function(&mut engine, ids.iter().flatten().next_back()));
+            checks.extend(self.function(&mut engine, ids.last()));
         }
         if self.args.wants(Level::Sense) {
-            checks.push(match text {
-                Ok(text) => {
+            checks.push(match &text {
+                Ok((text, _)) => {
                     let texts = SENSE_TEXTS.len() as u64;
-                    let mut progress = Progress::new(self.ui, "reading texts", Unit::Things("texts"), texts);
+                    let mut progress =
+                        Progress::new(self.ui, "reading texts", Unit::Things("texts"), texts);
                     let tokenizer = &text.model.tokenizer;
                     running::sense(&mut engine, tokenizer, &mut |done, _| {
                         progress.set(done, String::new());
                     })
                 }
-                Err(failure) => self.excuse(Level::Sense, "text", &failure),
+                Err(failure) => self.excuse(Level::Sense, "text", true, failure),
             });
         }
         Ok(checks)
@@ -180,27 +185,39 @@ impl<'a> Levels<'a> {
     }
 
     /// An engine with the context that the checks need; or, in its place, checks that say why there is none.
-    fn engine(&self, text: usize) -> Result<Engine, Vec<Check>> {
-        let excuses = |failure: &Failure| {
-            let wanted = [(Level::Function, "steps"), (Level::Sense, "text")];
-            let wanted = wanted.into_iter().filter(|(level, _)| self.args.wants(*level));
-            wanted
-                .map(|(level, name)| self.excuse(level, name, failure))
-                .collect()
-        };
+    fn engine(&self, text: usize) -> Result<Result<Engine, Vec<Check>>, Failure> {
         let inventory = Inventory::of(self.checkpoint);
         let needed = running::context(&inventory).max(text + 1);
-        let context = self.args.context.unwrap_or(needed.min(inventory.config().max_context));
-        if let Err(failure) = self.fits(inventory, context) {
-            return Err(excuses(&failure));
+        let longest = inventory.config().max_context;
+        let context = self.args.context.unwrap_or(needed.min(longest));
+        let loaded = self.can_run(inventory, context).and_then(|()| {
+            let setup = Setup::alone(self.args.cpu());
+            loader::engine(self.checkpoint, setup, Some(context), self.ui)
+        });
+        match loaded {
+            Ok(engine) => Ok(Ok(engine)),
+            // A wrong command line is no verdict on the model.
+            Err(failure) if failure.exit() == Exit::Usage => Err(failure),
+            Err(failure) => {
+                let wanted = [(Level::Function, "steps"), (Level::Sense, "text")];
+                let wanted = wanted
+                    .into_iter()
+                    .filter(|(level, _)| self.args.wants(*level));
+                let excusable = failure.exit() == Exit::Unavailable;
+                let check = |(level, name)| self.excuse(level, name, excusable, &failure);
+                Ok(Err(wanted.map(check).collect()))
+            }
         }
-        loader::engine(self.checkpoint, self.args.cpu(), Some(context), self.ui)
-            .map_err(|failure| excuses(&failure))
     }
 
-    /// Whether the model can be loaded beside what else is in memory. A file of any size can be verified as bytes; to run it takes
-    /// room for all of it. A user who names the level is taken at their word.
-    fn fits(&self, inventory: Inventory, context: usize) -> Result<(), Failure> {
+    /// Whether this build, here and now, can run the model at all: if it knows the architecture, and there is room for it. A file of any
+    /// size can be verified as bytes, but to run it takes room for all of it. A user who names the level is taken at their word.
+    fn can_run(&self, inventory: Inventory, context: usize) -> Result<(), Failure> {
+        let arch = &inventory.config().arch;
+        if !SUPPORTED.contains(&arch.as_str()) {
+            let reason = format!("this build does not run the architecture {arch}");
+            return Err(Failure::new(Exit::Unavailable, reason));
+        }
         if self.args.insists(Level::Function) || self.args.insists(Level::Sense) {
             return Ok(());
         }
@@ -224,13 +241,13 @@ impl<'a> Levels<'a> {
         }
     }
 
-    /// A level that could not be checked: a failure if the user named it or the file is at fault.
-    fn excuse(&self, level: Level, name: &str, failure: &Failure) -> Check {
+    /// A level that could not be checked: a failure, unless there is an excuse and the user did not name the level.
+    fn excuse(&self, level: Level, name: &str, excusable: bool, failure: &Failure) -> Check {
         let timer = Timer::start(level, name);
         let reason = failure.message();
-        match self.args.insists(level) {
-            true => timer.failed("", 0, reason, None),
-            false => timer.skipped(reason),
+        match excusable && !self.args.insists(level) {
+            true => timer.skipped(reason),
+            false => timer.failed("", 0, reason, None),
         }
     }
 }
@@ -246,19 +263,9 @@ fn encode(text: &Text) -> Result<Vec<Vec<TokenId>>, Failure> {
 /// Bytes that a process can take without others being swapped out; `None` where nobody says.
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checks_are_failed_only_if_they_are() {
-        let timer = || Timer::start(Level::File, "container");
-        assert!(failed(&timer().failed("", 0, "", None)));
-        assert!(!failed(&timer().passed("", 0, "")) && !failed(&timer().skipped("")));
-    }
 }

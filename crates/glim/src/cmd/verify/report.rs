@@ -26,7 +26,10 @@ impl Report {
     }
 
     pub(super) fn add(&mut self, checks: Vec<Check>) {
-        for check in checks.iter().filter(|check| check.outcome == Outcome::Skipped) {
+        for check in checks
+            .iter()
+            .filter(|check| check.outcome == Outcome::Skipped)
+        {
             let what = format!("{} {}: {}", check.level.number(), check.level, check.name);
             self.left_out.push((what, check.detail.clone()));
         }
@@ -69,7 +72,11 @@ impl Report {
                 first_bad,
                 ..
             } = check;
-            out += &format!("\n{} {} {level}, {name}: {detail}.\n", paint.red("✗"), level.number());
+            out += &format!(
+                "\n{} {} {level}, {name}: {detail}.\n",
+                paint.red("✗"),
+                level.number()
+            );
             if let Some(bad) = first_bad {
                 out += &format!("  first wrong element: {bad}\n");
             }
@@ -85,11 +92,20 @@ impl Report {
             out += &format!("digest  {digest}\n");
         }
         out += &format!("glim    {}\n", env!("CARGO_PKG_VERSION"));
-        let made = self.checks.iter().filter(|check| check.outcome != Outcome::Skipped);
-        let (made, wrong) = (made.count(), self.checks.iter().filter(|c| failed(c)).count());
+        let made = self
+            .checks
+            .iter()
+            .filter(|check| check.outcome != Outcome::Skipped);
+        let (made, wrong) = (
+            made.count(),
+            self.checks.iter().filter(|c| failed(c)).count(),
+        );
         out + &match wrong {
             0 => format!("{}\n", paint.green(&format!("All {made} checks hold."))),
-            _ => format!("{}\n", paint.red(&format!("{wrong} of {made} checks failed."))),
+            _ => format!(
+                "{}\n",
+                paint.red(&format!("{wrong} of {made} checks failed."))
+            ),
         }
     }
 
@@ -194,7 +210,9 @@ mod tests {
     #[test]
     fn colours_are_for_those_who_see_them() {
         let mut report = Report::new("a model".into());
-        report.add(vec![Timer::start(Level::File, "values").passed("1 tensor", 4, "")]);
+        report.add(vec![
+            Timer::start(Level::File, "values").passed("1 tensor", 4, ""),
+        ]);
         assert!(report.page(true).contains("\x1b[32m✓\x1b[0m"));
         assert!(!report.page(false).contains('\x1b'));
     }
