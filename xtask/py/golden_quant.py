@@ -110,8 +110,10 @@ ENCODED = [T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1]
 MANY_BLOCKS = 1 << 15
 MANY_RUN = 512
 # Those that only ggml encodes; of the many blocks they get so many, and a CRC for so many elements.
-GGML_WEIGHTED = [T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K, T.IQ4_NL, T.IQ4_XS]
-GGML_ENCODED = [*GGML_WEIGHTED, T.TQ1_0, T.TQ2_0, T.MXFP4, T.NVFP4]
+GGML_SEARCHED = [T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K, T.IQ4_NL, T.IQ4_XS]
+GGML_ENCODED = [*GGML_SEARCHED, T.TQ1_0, T.TQ2_0, T.MXFP4, T.NVFP4]
+# Those that heed an importance matrix.
+GGML_WEIGHTED = [T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, *GGML_SEARCHED]
 GGML_MANY_BLOCKS = 1 << 12
 GGML_MANY_RUN = 2048
 WEIGHTED_COLUMNS = 1024

@@ -1,12 +1,14 @@
 //! Memory of the CPU backend, and the [`Backend`] contract over it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use glim_plan::collective::Alone;
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
-    Arrangement, Backend, BackendError, BufferDecl, BufferKind, Caps, GgmlType, LiveBounds,
-    LiveStep, Op, Plan, ReadTarget, StateDecl, StateKind, StepId, StepInputs, StepResults,
-    WeightGroup, WeightSource, arrange, check, check_arrangement,
+    Arrangement, Backend, BackendError, BufferDecl, BufferKind, Caps, Communicator, GgmlType,
+    LiveBounds, LiveStep, Op, Plan, ReadTarget, StateDecl, StateKind, StepId, StepInputs,
+    StepResults, WeightGroup, WeightSource, arrange, check, check_arrangement,
 };
 
 use crate::detect::Isa;
@@ -27,6 +29,8 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Fill every output with NaN before its operation; one that still holds NaN afterwards is an error.
     pub poison: bool,
+    /// The other ranks; `None`: there are none.
+    pub ranks: Option<Arc<dyn Communicator>>,
 }
 
 impl Default for CpuOptions {
@@ -36,6 +40,7 @@ impl Default for CpuOptions {
             threads: None,
             isa: None,
             poison: false,
+            ranks: None,
         }
     }
 }
@@ -106,6 +111,7 @@ impl Prepared {
 pub struct CpuBackend {
     kernels: Kernels,
     poison: bool,
+    ranks: Arc<dyn Communicator>,
     pool: Pool,
     weights: Vec<Weight>,
     weight_index: HashMap<String, usize>,
@@ -137,6 +143,7 @@ impl CpuBackend {
                 math: options.math,
             },
             poison: options.poison,
+            ranks: options.ranks.unwrap_or_else(|| Arc::new(Alone)),
             scratch: (0..pool.threads()).map(|_| Scratch::default()).collect(),
             pool,
             weights: Vec::new(),
@@ -327,8 +334,10 @@ impl Backend for CpuBackend {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
-        if plan.world_size != 1 {
-            let reason = format!("it runs one rank, not {}", plan.world_size);
+        let (rank, world_size) = (self.ranks.rank(), self.ranks.world_size());
+        if (plan.rank, plan.world_size) != (rank, world_size) {
+            let (other, of) = (plan.rank, plan.world_size);
+            let reason = format!("it is rank {rank} of {world_size}, not {other} of {of}");
             return Err(self.unsupported(plan, reason));
         }
         check(plan)?;
@@ -387,6 +396,7 @@ impl Backend for CpuBackend {
             experts: &mut self.experts,
             room: &mut self.room,
             poison: self.poison,
+            ranks: &*self.ranks,
         });
         run.step()
     }

@@ -17,6 +17,7 @@
 
 mod attention;
 mod backend;
+mod collective;
 mod detect;
 pub mod machine;
 mod matmul;
@@ -26,6 +27,7 @@ mod shared;
 mod step;
 
 pub use backend::{CpuBackend, CpuOptions};
+pub use collective::RankGroup;
 pub use detect::Isa;
 pub use matmul::Math;
 pub use pool::Pool;

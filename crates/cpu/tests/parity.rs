@@ -13,6 +13,7 @@ fn parity(math: Math, arithmetic: Arithmetic) {
                 threads: Some(threads),
                 isa: Some(isa),
                 poison,
+                ..CpuOptions::default()
             };
             check(&Subject::new(&name, arithmetic, &|poison| {
                 Box::new(CpuBackend::new(make(poison)))

@@ -23,9 +23,9 @@ pub struct Timing {
     pub context: usize,
     /// Time of each repetition.
     pub times: Vec<Duration>,
-    /// What the step must move and do.
+    /// What the step must move and do, all ranks together.
     pub cost: Cost,
-    /// Operations of its plan.
+    /// Operations of a rank's plan.
     pub ops: usize,
 }
 
@@ -123,13 +123,14 @@ fn time(
             sequences: batch.len(),
             context: context + longest.div_ceil(2),
         };
-        let plan = engine.plan_of(step)?;
+        let step = engine.step_of(step)?;
+        let costs = step.plans().map(|plan| plan_cost(plan, &load));
         Ok(Timing {
             rows,
             context,
             times,
-            cost: plan_cost(plan, &load),
-            ops: plan.ops.len(),
+            cost: costs.fold(Cost::default(), |sum, cost| sum + cost),
+            ops: step.plan.ops.len(),
         })
     })
 }

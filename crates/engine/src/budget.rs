@@ -4,8 +4,9 @@ use glim_model::{Config, Inventory, states};
 use glim_plan::{BufferKind, CacheGeometry, GgmlType, Plan, StateKind, arrange};
 
 use crate::error::EngineError;
+use crate::steps::{Key, RankPlans};
 
-/// What an engine will allocate, in bytes, and how much context that makes.
+/// What an engine will allocate, in bytes, and how much context that makes. Of several ranks: what the one that needs most will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Weights that the plans read, as stored.
@@ -31,17 +32,18 @@ impl Budget {
     /// The budget of these plans, with blocks for `max_num_seqs` whole contexts, or as many as fit into `memory`.
     pub(crate) fn new(
         inventory: &Inventory,
-        plans: &[Plan],
+        plans: &[(Key, RankPlans)],
         geometry: CacheGeometry,
         max_num_seqs: usize,
         memory: Option<u64>,
     ) -> Result<Self, EngineError> {
-        let weights = weight_bytes(plans);
-        let arena = plans
-            .iter()
-            .map(|p| arrange(p).arena_bytes as u64)
-            .max()
-            .unwrap_or(0);
+        // Of the rank that needs most: shares can be uneven, but all have as many blocks.
+        let per_rank = (0..inventory.world_size()).map(|rank| {
+            let own: Vec<&Plan> = plans.iter().map(|(_, plans)| &plans[rank]).collect();
+            let arenas = own.iter().map(|p| arrange(p).arena_bytes as u64);
+            (weight_bytes(&own), arenas.max().unwrap_or(0))
+        });
+        let (weights, arena) = per_rank.max_by_key(|(w, a)| w + a).unwrap_or_default();
         let (latent, index) = bytes_per_token(inventory.config());
         let block = (latent + index) * geometry.block_size as u64;
         let wanted = geometry.max_blocks * max_num_seqs;
@@ -74,7 +76,7 @@ impl Budget {
 }
 
 /// Bytes of the weights that the plans read, each once.
-fn weight_bytes(plans: &[Plan]) -> u64 {
+fn weight_bytes(plans: &[&Plan]) -> u64 {
     let mut seen = std::collections::HashSet::new();
     let weights = plans
         .iter()

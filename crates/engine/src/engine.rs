@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use glim_model::{Inventory, names, states};
+use glim_plan::collective::Group;
 use glim_plan::sample::{SampleParams, TOKEN_CORRUPT, TOKEN_NONE_ALLOWED};
 use glim_plan::{
     Backend, CacheGeometry, Caps, Plan, ReadTarget, StepKind, StepResults, WeightSource,
@@ -20,11 +22,14 @@ use crate::block_pool::BlockPool;
 use crate::buckets::{DECODE_BUCKETS, PREFILL_BUCKETS, bucket_for, buckets_for};
 use crate::budget::Budget;
 use crate::error::EngineError;
+use crate::ranks::{Rank, Ranks, StateSizes};
 use crate::request::{Event, FinishReason, GenerateRequest, Generation};
 use crate::sampler::{Drawn, History, draw};
 use crate::scheduler::{Limits, RequestId, Scheduler, Tick};
 use crate::sequence::Sequence;
-use crate::steps::{BatchRow, CACHE_TYPE, CARRIED, Draw, Prepared, Steps, every_row_plan};
+use crate::steps::{
+    BatchRow, CACHE_TYPE, CARRIED, Draw, Head, Key, Prepared, RankPlans, Steps, every_row_plan,
+};
 
 /// Sequences of one prefill step.
 const MAX_PREFILL_SEQS: usize = 8;
@@ -69,7 +74,7 @@ pub struct EnginePlan {
     context: usize,
     prefill_buckets: Vec<usize>,
     decode_buckets: Vec<usize>,
-    plans: Vec<Plan>,
+    plans: Vec<(Key, RankPlans)>,
     budget: Budget,
 }
 
@@ -184,7 +189,7 @@ impl Active {
 /// One model on one backend.
 pub struct Engine {
     inventory: Inventory,
-    backend: Box<dyn Backend>,
+    ranks: Ranks,
     geometry: CacheGeometry,
     options: EngineOptions,
     context: usize,
@@ -222,7 +227,19 @@ impl Engine {
     pub fn load(
         plan: EnginePlan,
         weights: &dyn WeightSource,
-        mut backend: Box<dyn Backend>,
+        backend: Box<dyn Backend>,
+    ) -> Result<Self, EngineError> {
+        Self::load_ranks(plan, vec![Rank { backend, weights }], None)
+    }
+
+    /// The same for a model that is cut over ranks: one of `ranks` for each, in their order, whose backends meet in `group`.
+    ///
+    /// # Errors
+    /// If there are not as many ranks as the model is cut over, or one cannot load, allocate or prepare.
+    pub fn load_ranks(
+        plan: EnginePlan,
+        ranks: Vec<Rank<'_>>,
+        group: Option<Arc<dyn Group>>,
     ) -> Result<Self, EngineError> {
         let EnginePlan {
             inventory,
@@ -233,10 +250,27 @@ impl Engine {
             ..
         } = plan;
         let max_num_seqs = options.max_num_seqs;
-        backend.load(&weight_groups(&plan.plans)?, weights)?;
+        let (found, expected) = (ranks.len(), inventory.world_size());
+        let together = group.as_ref().map_or(1, |group| group.world_size());
+        if (found, together) != (expected, expected) {
+            return Err(EngineError::BadRanks {
+                found,
+                together,
+                expected,
+            });
+        }
+        let groups = (0..expected)
+            .map(|rank| weight_groups(plan.plans.iter().map(|(_, plans)| &plans[rank])));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let decls = states(inventory.config(), CACHE_TYPE, CACHE_TYPE);
-        backend.alloc_state(&decls, geometry.block_size, budget.blocks, max_num_seqs)?;
-        let steps = Steps::prepare(&mut *backend, plan.plans)?;
+        let state = StateSizes {
+            decls: &decls,
+            block_size: geometry.block_size,
+            blocks: budget.blocks,
+            sequence_slots: max_num_seqs,
+        };
+        let mut ranks = Ranks::load(ranks, group, &groups, &state)?;
+        let steps = Steps::prepare(&mut ranks, plan.plans)?;
         let prefill_seqs = max_num_seqs.min(MAX_PREFILL_SEQS);
         let limits = Limits {
             max_num_seqs,
@@ -250,7 +284,7 @@ impl Engine {
             pool: BlockPool::new(budget.blocks as u32),
             scheduler: Scheduler::new(limits),
             inventory,
-            backend,
+            ranks,
             geometry,
             context,
             budget,
@@ -272,7 +306,7 @@ impl Engine {
 
     /// What runs it.
     pub fn caps(&self) -> Caps {
-        self.backend.caps()
+        self.ranks.caps()
     }
 
     /// Longest sequence, in tokens.
@@ -465,7 +499,8 @@ impl Engine {
                 .is_none_or(|r| r.end == active.request.prompt.len());
             rows.push((active, range, last));
         }
-        let mut logits = false;
+        let mut head = Head::Tokens;
+        let world_size = self.inventory.world_size();
         let mut batch = Vec::with_capacity(work.len());
         for ((active, range, last), carried) in rows.iter().zip(&carried) {
             let tokens = match range {
@@ -473,10 +508,14 @@ impl Engine {
                 None => carried.as_slice(),
             };
             let end = active.sequence.computed() + tokens.len();
-            logits |= *last && active.request.sampling.needs_logits();
             let draw = last.then(|| Draw {
                 params: active.params(end),
                 mask: active.mask(),
+            });
+            head = head.max(match &draw {
+                Some(_) if active.request.sampling.needs_logits() => Head::Logits,
+                Some(draw) => Head::for_draw(&draw.params, world_size),
+                None => Head::Tokens,
             });
             let slot = active.slot.unwrap_or(0);
             batch.push(BatchRow {
@@ -493,10 +532,7 @@ impl Engine {
         };
         let lengths: Vec<usize> = batch.iter().map(|r| r.tokens.len()).collect();
         let drawn: Vec<bool> = batch.iter().map(|r| r.draw.is_some()).collect();
-        let results = self
-            .steps
-            .get(kind, logits)?
-            .run(&mut *self.backend, &batch)?;
+        let results = self.steps.get(kind, head)?.run(&mut self.ranks, &batch)?;
         let mut output = 0;
         for (((id, _), n), drawn) in work.iter().zip(lengths).zip(drawn) {
             self.scheduler.computed(*id, n);
@@ -668,17 +704,17 @@ impl Engine {
         &mut self,
         tokens: usize,
         forced: bool,
-        edit: impl FnOnce(&mut Plan) -> Result<(), EngineError>,
+        edit: impl FnMut(&mut Plan) -> Result<(), EngineError>,
     ) -> Result<Prepared, EngineError> {
         let step = StepKind::Prefill {
             tokens,
             sequences: 1,
         };
         let slots = self.options.max_num_seqs;
-        let caps = self.backend.caps();
-        let mut plan = every_row_plan(&self.inventory, &caps, self.geometry, step, slots, forced)?;
-        edit(&mut plan)?;
-        Prepared::new(&mut *self.backend, plan)
+        let caps = self.ranks.caps();
+        let mut plans = every_row_plan(&self.inventory, &caps, self.geometry, step, slots, forced)?;
+        plans.iter_mut().try_for_each(edit)?;
+        Prepared::new(&mut self.ranks, plans)
     }
 
     /// Runs the next rows of a sequence through a step that gives every row.
@@ -696,7 +732,7 @@ impl Engine {
             slot: 0,
             draw: None,
         };
-        let results = prepared.run(&mut *self.backend, &[row])?;
+        let results = prepared.run(&mut self.ranks, &[row])?;
         sequence.advance(tokens.len());
         Ok(results)
     }
@@ -729,10 +765,11 @@ impl Engine {
     pub(crate) fn prepare_edited(
         &mut self,
         kind: StepKind,
-        edit: impl FnOnce(Plan) -> Result<Plan, EngineError>,
+        edit: impl FnMut(Plan) -> Result<Plan, EngineError>,
     ) -> Result<Prepared, EngineError> {
-        let plan = edit(self.steps.get(kind, false)?.plan.clone())?;
-        Prepared::new(&mut *self.backend, plan)
+        let plans = self.steps.get(kind, Head::Tokens)?.plans().cloned();
+        let plans = plans.map(edit).collect::<Result<_, _>>()?;
+        Prepared::new(&mut self.ranks, plans)
     }
 
     /// Runs a batch through such a step; the sequences stay as they are.
@@ -741,12 +778,12 @@ impl Engine {
         prepared: &mut Prepared,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
-        prepared.run(&mut *self.backend, batch)
+        prepared.run(&mut self.ranks, batch)
     }
 
-    /// Reads the backend's memory.
+    /// Reads rank 0's memory.
     pub(crate) fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, EngineError> {
-        Ok(self.backend.read(target)?)
+        Ok(self.ranks.read(0, target)?)
     }
 
     // --- for benchmarks ---
@@ -767,9 +804,9 @@ impl Engine {
         }
     }
 
-    /// The plan of a step, without logits as a result.
-    pub(crate) fn plan_of(&mut self, kind: StepKind) -> Result<&Plan, EngineError> {
-        Ok(&self.steps.get(kind, false)?.plan)
+    /// A step, without logits as a result.
+    pub(crate) fn step_of(&mut self, kind: StepKind) -> Result<&Prepared, EngineError> {
+        Ok(self.steps.get(kind, Head::Tokens)?)
     }
 
     /// Takes blocks for a sequence.
@@ -787,7 +824,9 @@ impl Engine {
         kind: StepKind,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
-        self.steps.get(kind, false)?.run(&mut *self.backend, batch)
+        self.steps
+            .get(kind, Head::Tokens)?
+            .run(&mut self.ranks, batch)
     }
 }
 

@@ -56,6 +56,21 @@ pub enum EngineError {
         /// Allowed.
         available: u64,
     },
+    /// The model cannot be cut over so many ranks.
+    #[error(transparent)]
+    Shards(#[from] glim_model::shard::ShardError),
+    /// Ranks and weights do not fit.
+    #[error(
+        "the weights are cut over {expected} ranks, but there are {found} backends, which meet in a group of {together}"
+    )]
+    BadRanks {
+        /// Backends.
+        found: usize,
+        /// Ranks of their group.
+        together: usize,
+        /// Ranks of the inventory.
+        expected: usize,
+    },
     /// More sequences than a step can hold, or none.
     #[error("{found} sequences at a time are not possible: expected 1 to {max}")]
     BadSequences {
@@ -130,6 +145,25 @@ pub enum EngineError {
         /// Array.
         name: String,
         /// Found and expected.
+        reason: String,
+    },
+    /// An activation grew beyond f32, or is NaN.
+    #[error(
+        "what tensor {tensor} is multiplied with is not finite in column {column}: the weights or a kernel are broken; run with --poison to find the first operation that does it"
+    )]
+    CorruptActivation {
+        /// The weight.
+        tensor: String,
+        /// Column, counted over all matrices.
+        column: usize,
+    },
+    /// The checkpoint cannot hand out a weight.
+    #[error(transparent)]
+    Model(#[from] glim_model::ModelError),
+    /// A weight cannot be decoded.
+    #[error("a weight cannot be decoded: {reason}")]
+    BadWeight {
+        /// Why.
         reason: String,
     },
     /// The text is too short to measure.

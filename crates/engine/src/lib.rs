@@ -4,7 +4,7 @@
 //! lifetime of cached rows, and the choice of buckets. It does not know how a backend computes, nor what a token spells.
 //!
 //! [`eval`] measures a model through the same steps: perplexity of a text, distance to a reference. [`proof`] holds each operation of
-//! these steps against the file's bytes.
+//! these steps against the file's bytes; [`imatrix`] sums up what its weights are multiplied with.
 //!
 //! ```no_run
 //! use glim_engine::{Engine, EngineOptions, GenerateRequest};
@@ -31,7 +31,10 @@ mod budget;
 mod engine;
 mod error;
 pub mod eval;
+mod imatrix;
+mod latents;
 pub mod proof;
+mod ranks;
 mod request;
 mod sampler;
 mod scheduler;
@@ -44,6 +47,9 @@ pub use buckets::{DECODE_BUCKETS, PREFILL_BUCKETS};
 pub use budget::Budget;
 pub use engine::{Engine, EngineOptions, EnginePlan};
 pub use error::EngineError;
+pub use imatrix::{Collected, ImatrixOptions, imatrix};
+pub use latents::{LatentsCost, RankSpeeds};
+pub use ranks::{RANK_THREAD, Rank};
 pub use request::{
     Dry, Event, FinishReason, GenerateRequest, Generation, Logprobs, SamplingParams, Xtc,
 };

@@ -1,16 +1,18 @@
 //! Prepared steps of one model on one backend, and how a batch is written into their inputs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
-use glim_plan::sample::SampleParams;
+use glim_plan::sample::{SampleParams, is_shortlistable};
 use glim_plan::{
-    Backend, CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind,
-    StepResults, check_states, fuse,
+    CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind, StepResults,
+    check_ranks, check_states, fuse,
 };
 use glim_text::TokenId;
 
 use crate::error::EngineError;
+use crate::ranks::Ranks;
 use crate::sequence::Sequence;
 
 /// A token that the backend has carried from the sequence's last step.
@@ -32,28 +34,57 @@ pub(crate) struct Draw<'a> {
     pub(crate) mask: &'a [u32],
 }
 
-/// A plan that the backend has prepared.
+/// The plans of one step, one for each rank.
+pub(crate) type RankPlans = Vec<Plan>;
+
+/// A step that every rank has prepared.
 pub(crate) struct Prepared {
+    /// Rank 0's plan.
     pub(crate) plan: Plan,
+    /// The other ranks'.
+    others: Vec<Plan>,
     id: StepId,
-    pub(crate) inputs: StepInputs,
+    /// Shared with the ranks while a step runs.
+    inputs: Arc<StepInputs>,
 }
 
 impl Prepared {
-    pub(crate) fn new(backend: &mut dyn Backend, plan: Plan) -> Result<Self, EngineError> {
-        let id = backend.prepare(&plan)?;
-        let inputs = StepInputs::new(&plan);
-        Ok(Self { plan, id, inputs })
+    pub(crate) fn new(ranks: &mut Ranks, mut plans: RankPlans) -> Result<Self, EngineError> {
+        let id = ranks.prepare(&plans)?;
+        let others = plans.split_off(1);
+        let plan = plans.remove(0);
+        let inputs = Arc::new(StepInputs::new(&plan));
+        Ok(Self {
+            plan,
+            others,
+            id,
+            inputs,
+        })
+    }
+
+    /// Every rank's plan, in their order.
+    pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
+        std::iter::once(&self.plan).chain(&self.others)
+    }
+
+    /// The step's inputs.
+    pub(crate) fn inputs(&self) -> &StepInputs {
+        &self.inputs
+    }
+
+    /// The same, to be written between two runs.
+    pub(crate) fn inputs_mut(&mut self) -> &mut StepInputs {
+        Arc::make_mut(&mut self.inputs)
     }
 
     /// Writes a batch into the inputs and runs it. A plan without sampling gives every row.
     pub(crate) fn run(
         &mut self,
-        backend: &mut dyn Backend,
+        ranks: &mut Ranks,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
         let geometry = self.plan.geometry;
-        let inputs = &mut self.inputs;
+        let inputs = Arc::make_mut(&mut self.inputs);
         let positions = |row: &BatchRow<'_>| {
             let first = row.sequence.computed();
             first..first + row.tokens.len()
@@ -114,12 +145,44 @@ impl Prepared {
             let rows = ends.last().copied().unwrap_or(0);
             inputs.set_i32(InputKind::OutputRows, 0..rows)?;
         }
-        Ok(backend.run(self.id, inputs)?)
+        Ok(ranks.run(self.id, &self.plan, &self.inputs)?)
     }
 }
 
-/// Which of two plans of a bucket: tokens only, or logits as well.
-type Key = (StepKind, bool);
+/// Candidates that each rank keeps of its part of the vocabulary.
+const SHORTLIST: usize = 64;
+
+/// What a step gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Head {
+    /// Tokens. Over ranks they are drawn from a few candidates of each.
+    Tokens,
+    /// Tokens whose draw goes by the probabilities of all: over ranks these gather the logits.
+    WholeTokens,
+    /// Logits as a result, and tokens.
+    Logits,
+}
+
+impl Head {
+    /// What a row needs that is drawn like this, over `world_size` ranks.
+    pub(crate) fn for_draw(params: &SampleParams, world_size: usize) -> Self {
+        match world_size == 1 || is_shortlistable(params, SHORTLIST) {
+            true => Self::Tokens,
+            false => Self::WholeTokens,
+        }
+    }
+
+    /// Those that an engine prepares.
+    fn of_world(world_size: usize) -> &'static [Self] {
+        match world_size {
+            1 => &[Self::Tokens, Self::Logits],
+            _ => &[Self::Tokens, Self::WholeTokens, Self::Logits],
+        }
+    }
+}
+
+/// A bucket, and what its step gives.
+pub(crate) type Key = (StepKind, Head);
 
 /// All steps of an engine.
 pub(crate) struct Steps {
@@ -127,27 +190,24 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Emits the plans of all buckets, each with and without logits as a result.
+    /// Emits every rank's plans of all buckets, each for all that it can give.
     pub(crate) fn plans(
         inventory: &Inventory,
         caps: &Caps,
         geometry: CacheGeometry,
         kinds: &[StepKind],
         sequence_slots: usize,
-    ) -> Result<Vec<Plan>, EngineError> {
+    ) -> Result<Vec<(Key, RankPlans)>, EngineError> {
         let mut plans = Vec::new();
         for step in kinds {
-            for logits in [false, true] {
-                let base = EmitRequest::new(*step, geometry);
-                plans.push(make_plan(
-                    inventory,
-                    &EmitRequest {
-                        logits,
-                        sequence_slots,
-                        ..base
-                    },
-                    caps,
-                )?);
+            for head in Head::of_world(inventory.world_size()) {
+                let request = EmitRequest {
+                    logits: *head == Head::Logits,
+                    shortlist: (*head == Head::Tokens).then_some(SHORTLIST),
+                    sequence_slots,
+                    ..EmitRequest::new(*step, geometry)
+                };
+                plans.push(((*step, *head), make_plans(inventory, &request, caps)?));
             }
         }
         Ok(plans)
@@ -155,32 +215,48 @@ impl Steps {
 
     /// Prepares plans that [`Self::plans`] made.
     pub(crate) fn prepare(
-        backend: &mut dyn Backend,
-        plans: Vec<Plan>,
+        ranks: &mut Ranks,
+        plans: Vec<(Key, RankPlans)>,
     ) -> Result<Self, EngineError> {
         let mut steps = HashMap::new();
-        for (i, plan) in plans.into_iter().enumerate() {
-            steps.insert((plan.step, i % 2 == 1), Prepared::new(backend, plan)?);
+        for (key, plans) in plans {
+            steps.insert(key, Prepared::new(ranks, plans)?);
         }
         Ok(Self { steps })
     }
 
     /// The step of a bucket.
-    pub(crate) fn get(
-        &mut self,
-        kind: StepKind,
-        logits: bool,
-    ) -> Result<&mut Prepared, EngineError> {
+    pub(crate) fn get(&mut self, kind: StepKind, head: Head) -> Result<&mut Prepared, EngineError> {
         let missing = || EngineError::NoResult {
             plan: kind.to_string(),
             name: "step".into(),
         };
-        self.steps.get_mut(&(kind, logits)).ok_or_else(missing)
+        self.steps.get_mut(&(kind, head)).ok_or_else(missing)
     }
 }
 
+/// Every rank's plan of a step.
+fn make_plans(
+    inventory: &Inventory,
+    request: &EmitRequest,
+    caps: &Caps,
+) -> Result<RankPlans, EngineError> {
+    let world_size = inventory.world_size();
+    let plan = |rank| {
+        let request = EmitRequest {
+            rank,
+            world_size,
+            ..request.clone()
+        };
+        make_plan(inventory, &request, caps)
+    };
+    let plans = (0..world_size).map(plan).collect::<Result<Vec<_>, _>>()?;
+    check_ranks(&plans)?;
+    Ok(plans)
+}
+
 /// Emits, fuses and checks a plan.
-pub(crate) fn make_plan(
+fn make_plan(
     inventory: &Inventory,
     request: &EmitRequest,
     caps: &Caps,
@@ -197,7 +273,7 @@ pub(crate) fn make_plan(
     Ok(plan)
 }
 
-/// A plan that gives the logits of every row. `forced`: with an input that replaces the indexer's choices.
+/// Every rank's plan of a step that gives the logits of every row. `forced`: with an input that replaces the indexer's choices.
 pub(crate) fn every_row_plan(
     inventory: &Inventory,
     caps: &Caps,
@@ -205,7 +281,7 @@ pub(crate) fn every_row_plan(
     step: StepKind,
     sequence_slots: usize,
     forced: bool,
-) -> Result<Plan, EngineError> {
+) -> Result<RankPlans, EngineError> {
     let request = EmitRequest {
         outputs: OutputRows::All,
         logits: true,
@@ -214,7 +290,7 @@ pub(crate) fn every_row_plan(
         sequence_slots,
         ..EmitRequest::new(step, geometry)
     };
-    make_plan(inventory, &request, caps)
+    make_plans(inventory, &request, caps)
 }
 
 /// F32 caches: what every plan of this engine has.

@@ -126,11 +126,12 @@ fn set_forced(
     chunk: &std::ops::Range<usize>,
     forced: &ForcedChoices,
 ) -> Result<(), EngineError> {
-    if !prepared.inputs.has(InputKind::ForcedTopk) {
+    let rows = prepared.plan.step.tokens();
+    let inputs = prepared.inputs_mut();
+    if !inputs.has(InputKind::ForcedTopk) {
         return Ok(());
     }
-    let rows = prepared.plan.step.tokens();
-    let width = prepared.inputs.get(InputKind::ForcedTopk).len() / rows;
+    let width = inputs.get(InputKind::ForcedTopk).len() / rows;
     let mut words = vec![-1; rows * width];
     for ((layer, position), choice) in forced {
         if chunk.contains(position) {
@@ -138,6 +139,6 @@ fn set_forced(
             words[at..][..choice.len()].copy_from_slice(choice);
         }
     }
-    prepared.inputs.set_i32(InputKind::ForcedTopk, words)?;
+    inputs.set_i32(InputKind::ForcedTopk, words)?;
     Ok(())
 }

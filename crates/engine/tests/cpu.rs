@@ -30,6 +30,7 @@ fn cpu(math: Math, isa: Isa) -> Box<dyn Backend> {
         isa: Some(isa),
         threads: Some(2),
         poison: true,
+        ..CpuOptions::default()
     }))
 }
 

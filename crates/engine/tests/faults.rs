@@ -134,6 +134,7 @@ fn nan_left_by_a_skipped_operation_is_named() {
         let reference = ReferenceOptions {
             poison: true,
             skip: skip.map(str::to_owned),
+            ..ReferenceOptions::default()
         };
         let options = EngineOptions {
             context: Some(128),

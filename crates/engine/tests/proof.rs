@@ -378,6 +378,7 @@ fn a_skipped_operation_is_named_by_what_it_did_not_write() {
         let reference = glim_plan::reference::ReferenceOptions {
             poison: false,
             skip: Some(label.to_owned()),
+            ..glim_plan::reference::ReferenceOptions::default()
         };
         let backend = Box::new(glim_plan::reference::ReferenceBackend::new(reference));
         let mut engine = engine(&checkpoint, &checkpoint, backend);

@@ -58,6 +58,11 @@ fn main() -> Result<()> {
 
     let hf = TinyHf::from_gguf(&tiny());
     put("safetensors", "tiny", &safetensors_bytes(&hf.tensors))?;
+    let hf = hf.fp8("self_attn.q_a_proj.weight");
+    let dir = tempfile::tempdir()?;
+    hf.write(dir.path(), 1);
+    let weights = std::fs::read(dir.path().join("model.safetensors"))?;
+    put("safetensors", "tiny-fp8", &weights)?;
     let field = |(key, json): &(String, String)| format!("\"{key}\":{json}");
     let config: Vec<String> = hf.config.iter().map(field).collect();
     put(

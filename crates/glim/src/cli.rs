@@ -68,6 +68,10 @@ pub(crate) enum Command {
     Verify(cmd::verify::VerifyArgs),
     /// Write a Hugging Face checkpoint as a GGUF file, or a GGUF model as a Hugging Face folder
     Convert(cmd::convert::ConvertArgs),
+    /// Write a GGUF file with other types
+    Quantize(cmd::quantize::QuantizeArgs),
+    /// Sum up what a model's weights are multiplied with, for quantize --imatrix
+    Imatrix(cmd::imatrix::ImatrixArgs),
     /// Write a model of a real shape with random weights, or with none
     Synth(cmd::synth::SynthArgs),
     /// Measure how fast a model's steps are, beside what this machine can do at most
@@ -83,6 +87,8 @@ impl Command {
             Command::Eval(args) => cmd::eval::run(&args, ui),
             Command::Verify(args) => cmd::verify::run(&args, ui),
             Command::Convert(args) => cmd::convert::run(&args, ui),
+            Command::Quantize(args) => cmd::quantize::run(&args, ui),
+            Command::Imatrix(args) => cmd::imatrix::run(&args, ui),
             Command::Synth(args) => cmd::synth::run(&args, ui),
             Command::Bench(args) => cmd::bench::run(&args, ui),
         }

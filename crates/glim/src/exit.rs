@@ -8,9 +8,10 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::error::ErrorKind;
-use glim_engine::EngineError;
+use glim_engine::{EngineError, RANK_THREAD};
 use glim_gguf::GgufError;
 use glim_model::export::ExportError;
+use glim_model::quantize::QuantizeError;
 use glim_model::synth::SynthError;
 use glim_model::{EmitError, ModelError};
 use glim_plan::BackendError;
@@ -211,6 +212,14 @@ pub(crate) fn install_panic_hook(json: bool) {
             .location()
             .map(|l| format!("{}:{}", l.file(), l.line()))
             .unwrap_or_default();
+        // The step that a rank was in ends with an error that names it.
+        let thread = std::thread::current();
+        if thread
+            .name()
+            .is_some_and(|name| name.starts_with(RANK_THREAD))
+        {
+            return;
+        }
         let payload = info.payload();
         let literal = payload.downcast_ref::<&str>().copied();
         let reason = literal
@@ -287,6 +296,20 @@ impl From<ExportError> for Failure {
     }
 }
 
+impl From<QuantizeError> for Failure {
+    fn from(error: QuantizeError) -> Self {
+        match error {
+            QuantizeError::Gguf(error) => Self::writing(error),
+            QuantizeError::RefusedMix { .. }
+            | QuantizeError::UnknownMix { .. }
+            | QuantizeError::BadOverride { .. }
+            | QuantizeError::NeedsImatrix { .. }
+            | QuantizeError::SameFile { .. } => Self::usage(error.to_string()),
+            _ => Self::new(Exit::BadData, error.to_string()),
+        }
+    }
+}
+
 impl From<TextError> for Failure {
     fn from(error: TextError) -> Self {
         if let TextError::NoSuchPreTokenizer { .. } = error {
@@ -309,10 +332,15 @@ impl From<EngineError> for Failure {
             | EngineError::BadSampling { .. }
             | EngineError::BadContext { .. }
             | EngineError::BadSequences { .. }
-            | EngineError::OutOfMemory { .. } => Exit::Usage,
+            | EngineError::OutOfMemory { .. }
+            | EngineError::Shards(_)
+            | EngineError::Emit(EmitError::IdleRank { .. }) => Exit::Usage,
             EngineError::BadToken { .. }
             | EngineError::BadReference { .. }
             | EngineError::TextTooShort { .. }
+            | EngineError::Model(_)
+            | EngineError::BadWeight { .. }
+            | EngineError::CorruptActivation { .. }
             | EngineError::Emit(EmitError::UnknownArch { .. } | EmitError::NoWeight { .. })
             | EngineError::Emit(EmitError::NoFullIndexer { .. })
             | EngineError::Backend(BackendError::Source { .. } | BackendError::Decode { .. }) => {
@@ -320,7 +348,12 @@ impl From<EngineError> for Failure {
             }
             _ => Exit::Internal,
         };
-        Self::new(exit, error.to_string())
+        let failure = Self::new(exit, error.to_string());
+        match error {
+            EngineError::Shards(_) => failure.hint("choose another --tp"),
+            EngineError::Emit(EmitError::IdleRank { .. }) => failure.hint("use --tp-latents whole"),
+            _ => failure,
+        }
     }
 }
 

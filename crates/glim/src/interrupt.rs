@@ -1,6 +1,7 @@
-//! Ctrl-C while an answer is being generated: the first stops the answer, a second ends the process.
+//! Ctrl-C while an answer is being generated, or a file written: the first stops it, a second ends the process.
 //!
-//! Only a chat asks for this. Everywhere else Ctrl-C ends the command at once, as the system has it.
+//! A chat asks for this, and what leaves files half-written otherwise. Everywhere else Ctrl-C ends the command at once, as
+//! the system has it.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -43,6 +44,11 @@ impl Interrupt {
             )
         })?;
         Ok(interrupt)
+    }
+
+    /// Ends the process as the system would have, now that all is tidied up.
+    pub(crate) fn end(&self) -> ! {
+        std::process::exit(ENDED_BY_INTERRUPT)
     }
 
     /// Forgets what was asked for before.

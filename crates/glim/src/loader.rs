@@ -1,21 +1,26 @@
 //! From the MODEL argument to something that runs: files, text, backend, engine.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use clap::Args;
-use glim_cpu::{CpuBackend, CpuOptions};
-use glim_engine::{Budget, Engine, EngineOptions, EnginePlan};
+use glim_cpu::{CpuBackend, CpuOptions, Pool, RankGroup, machine};
+use glim_engine::{
+    Budget, Engine, EngineError, EngineOptions, EnginePlan, LatentsCost, Rank, RankSpeeds,
+};
 use glim_gguf::Gguf;
 use glim_model::checkpoint::Source;
 use glim_model::proof::{Check, of_open_error};
+use glim_model::shard::{Latents, Options};
 use glim_model::{Checkpoint, Inventory};
+use glim_plan::collective::Group;
 use glim_plan::{Backend, BackendError, WeightData, WeightSource};
 use glim_text::{TextModel, TextOptions, from_gguf, from_hf};
 
 use crate::builtin;
 use crate::exit::{Exit, Failure};
+use crate::placement::{LatentsChoice, Setup};
 use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
@@ -167,32 +172,135 @@ fn is_hf_text(path: &Path) -> bool {
     path.join("tokenizer.json").is_file() && (holds("safetensors") || !holds("gguf"))
 }
 
-/// Loads the weights into a backend. This is the place that chooses one.
+/// Loads the weights into backends, one for each rank. This is the place that chooses them.
 pub(crate) fn engine(
     checkpoint: &Checkpoint,
-    cpu: CpuOptions,
+    setup: Setup,
     context: Option<usize>,
     ui: &Ui,
 ) -> Result<Engine, Failure> {
-    checkpoint.check_loadable()?;
-    let start = Instant::now();
-    let backend = Box::new(CpuBackend::new(cpu));
     let options = EngineOptions {
         context,
         ..EngineOptions::default()
     };
-    let plan = EnginePlan::new(Inventory::of(checkpoint), &backend.caps(), options)?;
+    engine_with(checkpoint, setup, options, ui)
+}
+
+/// The same, with all options of the engine.
+pub(crate) fn engine_with(
+    checkpoint: &Checkpoint,
+    setup: Setup,
+    options: EngineOptions,
+    ui: &Ui,
+) -> Result<Engine, Failure> {
+    checkpoint.check_loadable()?;
+    let start = Instant::now();
+    let inventory = inventory(checkpoint, &setup, ui)?;
+    let (backends, group) = backends(&setup);
+    let plan = EnginePlan::new(inventory.clone(), &backends[0].caps(), options)?;
     let name = checkpoint.source().name();
-    ui.detail(|| format!("{name}: {}", memory(plan.budget())));
-    let weights = Watched::new(checkpoint, plan.budget().weights, ui);
-    let engine = Engine::load(plan, &weights, backend)?;
-    drop(weights);
+    let ranks = backends.len();
+    let each = if ranks > 1 {
+        format!("{ranks} ranks, of which the largest needs ")
+    } else {
+        String::new()
+    };
+    ui.detail(|| format!("{name}: {each}{}", memory(plan.budget())));
+
+    let bytes = plan.budget().weights * ranks as u64;
+    let progress = Mutex::new(Progress::new(ui, "loading", Unit::Bytes, bytes));
+    let mut sources: Vec<Box<dyn WeightSource + '_>> = Vec::new();
+    match inventory.shards() {
+        None => sources.push(Box::new(Watched::new(checkpoint, &progress))),
+        Some(shards) => {
+            for rank in 0..ranks {
+                let weights = shards.rank(checkpoint, rank).map_err(EngineError::from)?;
+                sources.push(Box::new(Watched::new(weights, &progress)));
+            }
+        }
+    }
+    let loaded = backends.into_iter().zip(&sources);
+    let loaded = loaded.map(|(backend, weights)| Rank {
+        backend,
+        weights: &**weights,
+    });
+    let engine = Engine::load_ranks(plan, loaded.collect(), group)?;
+    drop(sources);
+    drop(progress);
     ui.detail(|| {
         let (backend, seconds) = (engine.caps().name, start.elapsed().as_secs_f64());
         let context = engine.context();
         format!("{name}: loaded in {seconds:.1} s, backend {backend}, context {context} tokens")
     });
     Ok(engine)
+}
+
+/// What the ranks will hold.
+pub(crate) fn inventory(
+    checkpoint: &Checkpoint,
+    setup: &Setup,
+    ui: &Ui,
+) -> Result<Inventory, Failure> {
+    let (whole, world_size) = (Inventory::of(checkpoint), setup.world_size);
+    if world_size == 1 {
+        return Ok(whole);
+    }
+    let latents = match setup.latents {
+        LatentsChoice::Whole => Latents::Replicated,
+        LatentsChoice::Rows => Latents::Rows,
+        LatentsChoice::Auto => {
+            let bandwidth = machine::quick_read_bandwidth(&mut Pool::new(setup.threads()));
+            let speeds = RankSpeeds {
+                read_bandwidth: bandwidth / world_size as f64,
+                collective_seconds: machine::exchange_seconds(world_size),
+            };
+            let cost = LatentsCost::estimate(&whole, world_size, &speeds)?;
+            ui.detail(|| explain_latents(&speeds, &cost));
+            cost.choice()
+        }
+    };
+    let options = Options {
+        latents,
+        ..Options::default()
+    };
+    Ok(whole
+        .over(world_size, &options)
+        .map_err(EngineError::from)?)
+}
+
+fn explain_latents(speeds: &RankSpeeds, cost: &LatentsCost) -> String {
+    let chosen = match cost.choice() {
+        Latents::Replicated => "whole on each rank",
+        Latents::Rows => "by rows",
+    };
+    let rows = cost.rows.map_or_else(
+        || "not possible".to_owned(),
+        |seconds| format!("{:.2} ms", seconds * 1e3),
+    );
+    format!(
+        "latents {chosen}: a token is estimated at {:.2} ms with them whole, by rows {rows} ({:.1} GB/s a rank, {:.0} µs a collective)",
+        cost.whole * 1e3,
+        speeds.read_bandwidth / 1e9,
+        speeds.collective_seconds * 1e6
+    )
+}
+
+/// The ranks' backends, which share the threads, and where they meet.
+pub(crate) fn backends(setup: &Setup) -> (Vec<Box<dyn Backend>>, Option<Arc<dyn Group>>) {
+    let world_size = setup.world_size;
+    if world_size == 1 {
+        return (vec![Box::new(CpuBackend::new(setup.cpu.clone()))], None);
+    }
+    let group = RankGroup::new(world_size, setup.deadline);
+    let backend = |rank| -> Box<dyn Backend> {
+        Box::new(CpuBackend::new(CpuOptions {
+            threads: Some((setup.threads() / world_size).max(1)),
+            ranks: Some(group.rank(rank)),
+            ..setup.cpu.clone()
+        }))
+    };
+    let backends = (0..world_size).map(backend).collect();
+    (backends, Some(Arc::new(group)))
 }
 
 /// What an engine will allocate, in a line.
@@ -207,25 +315,21 @@ pub(crate) fn memory(budget: &Budget) -> String {
     )
 }
 
-/// A checkpoint whose loading is shown.
-struct Watched<'a> {
-    checkpoint: &'a Checkpoint,
-    progress: Mutex<Progress<'a>>,
+/// Weights whose loading is shown.
+struct Watched<'a, 'ui, S> {
+    source: S,
+    progress: &'a Mutex<Progress<'ui>>,
 }
 
-impl<'a> Watched<'a> {
-    fn new(checkpoint: &'a Checkpoint, bytes: u64, ui: &'a Ui) -> Self {
-        let progress = Progress::new(ui, "loading", Unit::Bytes, bytes);
-        Self {
-            checkpoint,
-            progress: Mutex::new(progress),
-        }
+impl<'a, 'ui, S> Watched<'a, 'ui, S> {
+    fn new(source: S, progress: &'a Mutex<Progress<'ui>>) -> Self {
+        Self { source, progress }
     }
 }
 
-impl WeightSource for Watched<'_> {
+impl<S: WeightSource> WeightSource for Watched<'_, '_, S> {
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
-        let weight = self.checkpoint.weight(name)?;
+        let weight = self.source.weight(name)?;
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.add(weight.bytes.len() as u64);
         Ok(weight)

@@ -3,15 +3,21 @@
 //! What this build cannot do is refused by name, before any file is opened.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use glim_cpu::CpuOptions;
+use glim_model::shard::MAX_WORLD_SIZE;
 
 use crate::exit::{Exit, Failure};
 
 /// Most threads that can be asked for.
 const MAX_THREADS: u64 = 1024;
+/// How long a rank waits for another if nothing else is asked for.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait for a rank that can be asked for, in seconds.
+const MAX_RANK_TIMEOUT: u64 = 3600;
 
 /// Options of the commands that run a model.
 #[derive(Debug, Args)]
@@ -40,14 +46,33 @@ pub(crate) struct Placement {
         help_heading = "Where it runs"
     )]
     threads: Option<usize>,
-    /// Ranks to split the model over; only 1 in this build
+    /// Ranks to split the model over, each with its part of every large weight
     #[arg(
         long,
         value_name = "RANKS",
         default_value_t = 1,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_WORLD_SIZE as u64),
         help_heading = "Where it runs"
     )]
     tp: usize,
+    /// With --tp: compute the small latents whole on each rank, or by rows and gather them; auto: what costs less
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "auto",
+        hide_possible_values = true,
+        help_heading = "Where it runs"
+    )]
+    tp_latents: LatentsChoice,
+    /// With --tp: how long a rank waits for another before all stop with an error
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = DEFAULT_DEADLINE.as_secs(),
+        value_parser = RangedU64ValueParser::<u64>::new().range(1..=MAX_RANK_TIMEOUT),
+        help_heading = "Where it runs"
+    )]
+    rank_timeout: u64,
     /// Fill every buffer with NaN before it is written, and stop at the first operation that leaves some
     #[arg(long, help_heading = "Where it runs")]
     poison: bool,
@@ -84,6 +109,42 @@ pub(crate) enum Math {
     Fast,
 }
 
+/// Where the latents are computed, as the user names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LatentsChoice {
+    Auto,
+    Whole,
+    Rows,
+}
+
+/// How a model is run: what [`crate::loader::engine`] needs to make the ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    /// Of each rank, but for its place among the others.
+    pub(crate) cpu: CpuOptions,
+    pub(crate) world_size: usize,
+    pub(crate) latents: LatentsChoice,
+    pub(crate) deadline: Duration,
+}
+
+impl Setup {
+    /// One rank.
+    pub(crate) fn alone(cpu: CpuOptions) -> Self {
+        Self {
+            cpu,
+            world_size: 1,
+            latents: LatentsChoice::Auto,
+            deadline: DEFAULT_DEADLINE,
+        }
+    }
+
+    /// Threads of all ranks together.
+    pub(crate) fn threads(&self) -> usize {
+        let available = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.cpu.threads.unwrap_or_else(available)
+    }
+}
+
 impl Placement {
     /// Refuses what this build cannot do.
     pub(crate) fn check(&self) -> Result<(), Failure> {
@@ -94,19 +155,12 @@ impl Placement {
             )
             .hint("use --device cpu, or leave --device out"));
         }
-        if self.tp != 1 {
-            return Err(Failure::usage(format!(
-                "--tp {}: this build runs a model on one rank only",
-                self.tp
-            ))
-            .hint("leave --tp out"));
-        }
         Ok(())
     }
 
-    /// How the CPU shall compute; `default` where the user does not say in which arithmetic.
-    pub(crate) fn cpu(&self, default: Math) -> CpuOptions {
-        CpuOptions {
+    /// How the model shall run; `default` where the user does not say in which arithmetic.
+    pub(crate) fn setup(&self, default: Math) -> Setup {
+        let cpu = CpuOptions {
             math: match self.math.unwrap_or(default) {
                 Math::Exact => glim_cpu::Math::Exact,
                 Math::Fast => glim_cpu::Math::Fast,
@@ -114,6 +168,12 @@ impl Placement {
             threads: self.threads,
             poison: self.poison,
             ..CpuOptions::default()
+        };
+        Setup {
+            cpu,
+            world_size: self.tp,
+            latents: self.tp_latents,
+            deadline: Duration::from_secs(self.rank_timeout),
         }
     }
 }

@@ -27,4 +27,5 @@ pub use arch::{EmitError, EmitRequest, OutputRows, emit, names, states};
 pub use checkpoint::{Checkpoint, TensorDesc};
 pub use config::Config;
 pub use error::ModelError;
+pub use glim_quant::QuantError;
 pub use inventory::Inventory;

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::ops::ControlFlow::Continue;
+
 use common::{all, assert_same_tensors, check_refusal, type_of, values};
 use glim_gguf::Metadata;
 use glim_model::Checkpoint;
@@ -153,7 +155,7 @@ fn a_conversion_to_bf16_rounds_the_product_once() {
         &Metadata::new(),
     )
     .unwrap();
-    write(&source, &plan, &path, &mut |_| {}).unwrap();
+    write(&source, &plan, &path, &mut |_| Continue(())).unwrap();
     let found = Checkpoint::open(&path).unwrap();
     for name in [
         "blk.0.attn_q_b.weight",

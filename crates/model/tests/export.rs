@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::ops::ControlFlow::{Break, Continue};
 use std::path::Path;
 
 use common::assert_same_tensors;
@@ -32,7 +33,11 @@ fn export(checkpoint: &Checkpoint, file_type: FileType, folder: &Path) -> Checkp
     let path = folder.join("out.gguf");
     let plan = plan(checkpoint, file_type);
     let mut bytes = 0;
-    write(checkpoint, &plan, &path, &mut |n| bytes += n).unwrap();
+    write(checkpoint, &plan, &path, &mut |n| {
+        bytes += n;
+        Continue(())
+    })
+    .unwrap();
     assert_eq!(bytes, plan.data_bytes(), "progress adds up to the whole");
     Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -203,7 +208,7 @@ fn a_dropped_mtp_block_leaves_no_tensor_and_no_key() {
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.gguf");
-    write(&source, &plan, &path, &mut |_| {}).unwrap();
+    write(&source, &plan, &path, &mut |_| Continue(())).unwrap();
     let found = Checkpoint::open(&path).unwrap();
     assert_eq!(found.config().n_mtp_layers, 0);
     assert_eq!(found.mtp_tensors(), []);
@@ -219,7 +224,11 @@ fn parts_hold_what_one_file_would() {
     let plan = plan(&source, FileType::Bf16);
     let (max_bytes, mut bytes) = (1_500_000, 0);
     let target = (dir.path(), "split");
-    let paths = write_split(&source, &plan, target, max_bytes, &mut |n| bytes += n).unwrap();
+    let paths = write_split(&source, &plan, target, max_bytes, &mut |n| {
+        bytes += n;
+        Continue(())
+    })
+    .unwrap();
     assert_eq!(bytes, plan.data_bytes(), "progress adds up to the whole");
     assert!(paths.len() > 2, "{paths:?}");
     for path in &paths {
@@ -229,6 +238,25 @@ fn parts_hold_what_one_file_would() {
         );
     }
     assert_same_tensors(&Checkpoint::open(&paths[0]).unwrap(), &whole);
+}
+
+#[test]
+fn a_job_that_is_ended_leaves_nothing() {
+    let (_folder, source) = hf(&Tiny::new(10), 1);
+    let plan = plan(&source, FileType::Bf16);
+    let dir = tempfile::tempdir().unwrap();
+    let mut told = 0;
+    let mut stop = |n| {
+        told += n;
+        if told > 2_000_000 {
+            Break(())
+        } else {
+            Continue(())
+        }
+    };
+    let error = write_split(&source, &plan, (dir.path(), "m"), 1_000_000, &mut stop).unwrap_err();
+    assert!(matches!(error, ExportError::Stopped), "{error}");
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]
@@ -242,7 +270,10 @@ fn a_failed_set_leaves_no_part() {
     model.write(folder.path(), 1);
     let source = Checkpoint::open(folder.path()).unwrap();
     let plan = plan(&source, FileType::F16);
-    let error = write_split(&source, &plan, (dir.path(), "m"), 300_000, &mut |_| {}).unwrap_err();
+    let error = write_split(&source, &plan, (dir.path(), "m"), 300_000, &mut |_| {
+        Continue(())
+    })
+    .unwrap_err();
     assert!(matches!(error, ExportError::BeyondF16 { .. }), "{error}");
     assert_eq!(dir.path().read_dir().unwrap().count(), 0);
 }
@@ -287,7 +318,9 @@ fn export_with(value: f32, file_type: FileType, dir: &Path) -> Result<(), Export
     model.write(folder.path(), 1);
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let plan = plan(&checkpoint, file_type);
-    write(&checkpoint, &plan, &dir.join("out.gguf"), &mut |_| {})
+    write(&checkpoint, &plan, &dir.join("out.gguf"), &mut |_| {
+        Continue(())
+    })
 }
 
 #[test]

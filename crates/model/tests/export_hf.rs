@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::ops::ControlFlow::{Break, Continue};
 use std::path::{Path, PathBuf};
 
 use common::{all, assert_same_tensors, open};
@@ -25,7 +26,11 @@ fn plan(checkpoint: &Checkpoint, options: HfOptions) -> HfPlan<'_> {
 fn export(checkpoint: &Checkpoint, options: HfOptions, dir: &Path) -> Checkpoint {
     let plan = plan(checkpoint, options);
     let (target, mut bytes) = (dir.join("hf"), 0);
-    hf::write(checkpoint, &plan, &[], &target, &mut |n| bytes += n).unwrap();
+    hf::write(checkpoint, &plan, &[], &target, &mut |n| {
+        bytes += n;
+        Continue(())
+    })
+    .unwrap();
     assert_eq!(bytes, plan.data_bytes(), "progress adds up to the whole");
     Checkpoint::open(&target).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -156,7 +161,7 @@ fn a_published_folder_comes_back_from_its_gguf() {
     let path = dir.path().join("m.gguf");
     let general = General::of_folder(&assets::odd_glm52()).unwrap();
     let gguf_plan = ExportPlan::new(&original, FileType::Bf16, &general, &Metadata::new()).unwrap();
-    write(&original, &gguf_plan, &path, &mut |_| {}).unwrap();
+    write(&original, &gguf_plan, &path, &mut |_| Continue(())).unwrap();
     let gguf = Checkpoint::open(&path).unwrap();
     let found = export(&gguf, HfOptions::default(), dir.path());
     assert_eq!(found.config(), original.config());
@@ -287,7 +292,7 @@ fn an_occupied_target_is_refused_and_an_empty_one_is_taken() {
     let source = open(&Tiny::new(49).build());
     let plan = plan(&source, HfOptions::default());
     let dir = tempfile::tempdir().unwrap();
-    let write = |target: &Path| hf::write(&source, &plan, &[], target, &mut |_| {});
+    let write = |target: &Path| hf::write(&source, &plan, &[], target, &mut |_| Continue(()));
     let full = dir.path().join("full");
     std::fs::create_dir(&full).unwrap();
     write(&full).unwrap();
@@ -323,12 +328,26 @@ fn a_failed_folder_is_not_left_behind() {
     let source = open(&file.change(name, |tensor| tensor.bytes = bytes));
     let plan = plan(&source, float(Float::F16));
     let dir = tempfile::tempdir().unwrap();
-    let error = hf::write(&source, &plan, &[], &dir.path().join("hf"), &mut |_| {}).unwrap_err();
+    let error = hf::write(&source, &plan, &[], &dir.path().join("hf"), &mut |_| {
+        Continue(())
+    })
+    .unwrap_err();
     let told = error.to_string();
     assert!(
         told.contains("model.layers.0.self_attn.q_a_proj.weight") && told.contains("element 70"),
         "{told}"
     );
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+}
+
+#[test]
+fn a_job_that_is_ended_leaves_nothing() {
+    let source = open(&Tiny::new(49).build());
+    let plan = plan(&source, HfOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("hf");
+    let error = hf::write(&source, &plan, &[], &target, &mut |_| Break(())).unwrap_err();
+    assert!(matches!(error, ExportError::Stopped), "{error}");
     assert_eq!(dir.path().read_dir().unwrap().count(), 0);
 }
 

@@ -208,7 +208,11 @@ fn requests_that_mean_nothing_are_refused() {
     assert_eq!(refused(|r| r.sample = false), EmitError::NoResult);
     assert_eq!(
         refused(|r| r.world_size = 2),
-        EmitError::WorldSize { world_size: 2 }
+        EmitError::WorldSize {
+            rank: 0,
+            world_size: 2,
+            found: 1,
+        }
     );
 }
 

@@ -20,7 +20,10 @@ fn odd(file_type: FileType) -> GgufFile {
     let plan = ExportPlan::new(&source, file_type, &General::default(), &Metadata::new()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("odd.gguf");
-    export::write(&source, &plan, &path, &mut |_| ()).unwrap();
+    export::write(&source, &plan, &path, &mut |_| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     GgufFile::read(&path)
 }
 

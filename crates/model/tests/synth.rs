@@ -83,3 +83,34 @@ fn norms_are_1_and_router_biases_a_large_offset_with_a_small_spread() {
     means.dedup_by(|a, b| (*a - *b).abs() < 0.01);
     assert_eq!(means.len(), 5, "each layer has its own offset");
 }
+
+/// Full size, from the headers of a sparse file: what each of eight ranks would hold.
+#[cfg(unix)]
+#[test]
+fn a_sparse_file_of_full_size_is_cut_for_eight_ranks() {
+    use std::os::unix::fs::MetadataExt;
+
+    use glim_model::shard::{HeadCounts, Options, Shards, Weight};
+
+    let dir = tempfile::tempdir().unwrap();
+    let probe = std::fs::File::create(dir.path().join("probe")).unwrap();
+    let keeps_holes = probe.set_len(1 << 40).is_ok() && probe.metadata().unwrap().blocks() == 0;
+    if !keeps_holes {
+        println!("skipped: {} keeps no holes", dir.path().display());
+        return;
+    }
+    let config = Shape::Glm52.config(Changes::default()).unwrap();
+    let rule = TypeRule::from_name("q4_k_m").unwrap();
+    let plan = SynthPlan::new(&config, rule, "GLM-5.2", &Metadata::new()).unwrap();
+    let path = dir.path().join("glm-5.2.gguf");
+    write(&plan, Data::Holes, Target::File(&path), &mut |_| ()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let all = checkpoint.tensors().iter().chain(checkpoint.mtp_tensors());
+    let weights: Vec<Weight> = all.map(Weight::from).collect();
+    assert_eq!(weights.len(), plan.tensors.len());
+    let heads = HeadCounts::from(&config);
+    let shards = Shards::new(heads, weights, 8, &Options::default()).unwrap();
+    shards.check().unwrap();
+    let down = shards.weight("blk.3.ffn_down_exps.weight").unwrap();
+    assert_eq!(down.shape(7).unwrap(), [256, 6144, 256]);
+}

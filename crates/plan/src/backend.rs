@@ -26,12 +26,18 @@ pub struct WeightData<'a> {
 }
 
 /// Where a backend gets weights from.
-pub trait WeightSource {
+pub trait WeightSource: Sync {
     /// The weight of that name, as this rank holds it.
     ///
     /// # Errors
     /// [`BackendError::Source`] with the reason.
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError>;
+}
+
+impl<S: WeightSource + ?Sized> WeightSource for &S {
+    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
+        (**self).weight(name)
+    }
 }
 
 /// What a backend can do.
@@ -162,6 +168,18 @@ pub enum BackendError {
         /// Bound.
         bound: usize,
     },
+    /// A rank failed, and the others cannot go on without it.
+    #[error("rank {rank} {what} (plan {plan}, in {op})")]
+    Rank {
+        /// Plan.
+        plan: String,
+        /// The rank that failed.
+        rank: usize,
+        /// Label of the operation that it was in.
+        op: String,
+        /// What it did.
+        what: String,
+    },
     /// A poisoned value was left in an output: the operation skipped it, or computed NaN.
     #[error(
         "plan {plan}: {op} left poison in {buffer} at row {row}, element {element}: it was never written, or is NaN"
@@ -184,7 +202,7 @@ pub enum BackendError {
 ///
 /// Order of calls: `load`, `alloc_state`, `prepare` for each plan, then `run` in any order. After the last `prepare` nothing is
 /// allocated any more; the arena is that of the largest plan.
-pub trait Backend {
+pub trait Backend: Send {
     /// What it can do.
     fn caps(&self) -> Caps;
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use thiserror::Error;
 
 use crate::buffer::{BufferId, BufferKind, StateKind};
-use crate::op::OpNode;
+use crate::op::{Op, OpNode};
 use crate::plan::{Plan, StateDecl};
 use crate::shape::validate;
 
@@ -441,15 +441,15 @@ fn collectives(plan: &Plan) -> Vec<String> {
     let mut list = Vec::new();
     for part in plan.ops.iter().flat_map(|node| node.op.parts()) {
         if let Some((id, wire)) = part.collective() {
-            let access = part.access();
-            // Part and whole: a gathered whole does not tell along which axis it was cut.
-            let shapes: Vec<_> = access
-                .reads
-                .iter()
-                .chain(&access.writes)
-                .map(|id| &plan.buffer(*id).shape)
-                .collect();
-            list.push(format!("{} {} of {shapes:?} as {wire}", part.kind(), id.0));
+            let whole = |id: &BufferId| format!("{:?}", plan.buffer(*id).shape);
+            let mut shapes: Vec<String> = part.access().writes.iter().map(whole).collect();
+            // A gathered whole does not tell what each rank brings to it.
+            if let Op::AllGather { gathers, .. } = part {
+                let parts = shapes.iter_mut().zip(gathers);
+                parts.for_each(|(shape, g)| shape.push_str(&format!(" in {:?}", g.lens)));
+            }
+            let shapes = shapes.join(", ");
+            list.push(format!("{} {} of {shapes} as {wire}", part.kind(), id.0));
         }
     }
     list

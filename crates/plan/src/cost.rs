@@ -3,6 +3,8 @@
 //! Bytes are the minimum: each weight once, each cached row once for a sequence that scans it (once for a row that gathers it).
 //! Activations count reads and writes. A multiply-add is two FLOPs.
 
+use glim_quant::GgmlType;
+
 use crate::buffer::{BufferId, Rows};
 use crate::op::Op;
 use crate::plan::Plan;
@@ -77,6 +79,18 @@ impl Pricer<'_> {
 
     fn elements(&self, id: BufferId) -> f64 {
         self.plan.buffer(id).elements() as f64
+    }
+
+    /// Bytes that a rank sends of a buffer.
+    fn wire(&self, id: BufferId, wire: GgmlType) -> f64 {
+        let b = self.plan.buffer(id);
+        let wire = if b.dtype == GgmlType::F32 {
+            wire
+        } else {
+            b.dtype
+        };
+        let row = wire.row_bytes(b.row_elements()).unwrap_or(0);
+        self.live(id) * row as f64
     }
 
     fn live(&self, id: BufferId) -> f64 {
@@ -178,20 +192,21 @@ impl Pricer<'_> {
                     ..Cost::default()
                 }
             }
-            Op::AllReduce { x, wire, .. } | Op::AllGather { x, wire, .. } => {
-                let b = self.plan.buffer(*x);
-                let row = wire.row_bytes(b.row_elements()).unwrap_or(0) as f64;
-                Cost {
-                    wire_bytes: self.live(*x) * row,
-                    ..Cost::default()
-                }
-            }
+            Op::AllReduce { x, wire, .. } => Cost {
+                wire_bytes: self.wire(*x, *wire),
+                ..Cost::default()
+            },
+            Op::AllGather { gathers, wire, .. } => Cost {
+                wire_bytes: gathers.iter().map(|g| self.wire(g.x, *wire)).sum(),
+                ..Cost::default()
+            },
             Op::Rope { .. }
             | Op::IndexSelect { .. }
             | Op::SwiGlu { .. }
             | Op::Add { .. }
             | Op::SelectRows { .. }
             | Op::TopKMerge { .. }
+            | Op::Shortlist { .. }
             | Op::Sample { .. }
             | Op::Fused { .. } => Cost::default(),
         };

@@ -48,9 +48,12 @@ fn group_of(op: &Op) -> Option<Vec<crate::BufferId>> {
 ///
 /// # Errors
 /// If two plans put a weight into different groups.
-pub fn weight_groups(plans: &[Plan]) -> Result<Vec<WeightGroup>, GroupError> {
+pub fn weight_groups<'a>(
+    plans: impl IntoIterator<Item = &'a Plan>,
+) -> Result<Vec<WeightGroup>, GroupError> {
+    let plans: Vec<&Plan> = plans.into_iter().collect();
     let mut company: HashMap<String, Vec<String>> = HashMap::new();
-    for plan in plans {
+    for plan in &plans {
         for ids in plan
             .ops
             .iter()

@@ -27,6 +27,7 @@ pub mod arrange;
 pub mod backend;
 pub mod buffer;
 pub mod check;
+pub mod collective;
 pub mod cost;
 pub mod fuse;
 pub mod groups;
@@ -47,6 +48,7 @@ pub use buffer::{
     BufferDecl, BufferId, BufferKind, InputExtents, InputKind, Placement, Rows, StateKind,
 };
 pub use check::{CheckError, check, check_ranks, check_states};
+pub use collective::{Communicator, RankFailure, RankFault};
 pub use cost::{Cost, Load, op_cost, plan_cost};
 pub use fuse::{FusePattern, fuse};
 pub use glim_quant::GgmlType;
@@ -54,7 +56,7 @@ pub use groups::{WeightGroup, weight_groups};
 pub use inputs::{InputError, StepInputs};
 pub use live::{LiveBounds, LiveStep};
 pub use op::{
-    CarryRef, CollectiveId, Cols, Op, OpNode, Paging, Precision, RopeSpec, RopeStyle, RouterSpec,
-    SampleInputs, Scoring,
+    CarryRef, CollectiveId, Cols, Gather, Op, OpNode, Paging, Precision, RopeSpec, RopeStyle,
+    RouterSpec, SampleInputs, Scoring,
 };
 pub use plan::{CacheGeometry, Plan, PlanBuilder, PlanError, StateDecl, StepKind};

@@ -120,9 +120,35 @@ pub struct SampleInputs {
     pub token_mask: BufferId,
 }
 
+impl SampleInputs {
+    fn all(&self) -> [BufferId; 8] {
+        [
+            self.output_rows,
+            self.positions,
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.seeds,
+            self.token_mask,
+        ]
+    }
+}
+
 /// Names a collective, so that ranks can agree on what they enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectiveId(pub u32);
+
+/// One buffer of an [`Op::AllGather`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Gather {
+    /// This rank's part, `[T|N, lens[rank], …]`.
+    pub x: BufferId,
+    /// All parts, `[T|N, Σ lens, …]`.
+    pub out: BufferId,
+    /// Entries of axis 1 that each rank brings; they may differ.
+    pub lens: Vec<usize>,
+}
 
 /// An operation. Shapes are capacities.
 #[derive(Debug, Clone, PartialEq)]
@@ -329,18 +355,15 @@ pub enum Op {
         /// The sum.
         out: BufferId,
     },
-    /// `out` = the ranks' `x`, joined along `axis` in rank order.
+    /// For each of `gathers`: `out` = the ranks' `x`, joined along axis 1 in rank order. Several buffers go in one
+    /// collective, since a small one costs its latency and not its bytes.
     AllGather {
         /// Same on all ranks.
         id: CollectiveId,
-        /// Type on the wire.
+        /// Type on the wire; i32 buffers travel as they are.
         wire: GgmlType,
-        /// Axis that grows.
-        axis: usize,
-        /// This rank's part.
-        x: BufferId,
-        /// All parts.
-        out: BufferId,
+        /// What is gathered.
+        gathers: Vec<Gather>,
     },
     /// Merges the ranks' candidates: the `k` largest of `values [N, C]` with their `ids [N, C]`, largest first, ties to the lower id.
     TopKMerge {
@@ -355,11 +378,29 @@ pub enum Op {
         /// `[N, k]` i32.
         out_ids: BufferId,
     },
+    /// Of this rank's part of the vocabulary, the `k` tokens among which the drawn one is if it is one of them
+    /// ([`crate::sample::shortlist`]): so that ranks gather a few candidates and not all logits. Empty places have id −1 and logit −∞.
+    Shortlist {
+        /// `[N, V of this rank]`.
+        logits: BufferId,
+        /// Token of the first logit.
+        first_id: usize,
+        /// Parameters; the mask is that of the whole vocabulary.
+        inputs: SampleInputs,
+        /// Kept.
+        k: usize,
+        /// `[N, k]` f32.
+        out_values: BufferId,
+        /// `[N, k]` i32.
+        out_ids: BufferId,
+    },
     /// Draws a token for each live output row as [`crate::sample`] specifies; a row without a possible token gets a negative
     /// code. The token also goes to the row's sequence slot of the carry.
     Sample {
-        /// `[N, V]`.
+        /// `[N, V]`, or `[N, C]` of candidates.
         logits: BufferId,
+        /// `[N, C]` i32: the candidates' tokens; `None`: each column is the token of its index.
+        ids: Option<BufferId>,
         /// Parameters.
         inputs: SampleInputs,
         /// Where the token is carried to; written for live rows only.
@@ -524,8 +565,12 @@ impl Op {
                 out,
             } => Access::new(&[*x, *output_rows], &[*out]),
             Op::LmHead { x, weight, out } => Access::new(&[*x, *weight], &[*out]),
-            Op::AllReduce { x, out, .. } | Op::AllGather { x, out, .. } => {
-                Access::new(&[*x], &[*out])
+            Op::AllReduce { x, out, .. } => Access::new(&[*x], &[*out]),
+            Op::AllGather { gathers, .. } => {
+                let mut a = Access::default();
+                a.reads.extend(gathers.iter().map(|g| g.x));
+                a.writes.extend(gathers.iter().map(|g| g.out));
+                a
             }
             Op::TopKMerge {
                 values,
@@ -534,26 +579,27 @@ impl Op {
                 out_ids,
                 ..
             } => Access::new(&[*values, *ids], &[*out_values, *out_ids]),
+            Op::Shortlist {
+                logits,
+                inputs,
+                out_values,
+                out_ids,
+                ..
+            } => {
+                let mut a = Access::new(&[*logits], &[*out_values, *out_ids]);
+                a.reads.extend(inputs.all());
+                a
+            }
             Op::Sample {
                 logits,
-                inputs: i,
+                ids,
+                inputs,
                 carry,
                 out,
             } => {
-                let mut a = Access::new(
-                    &[
-                        *logits,
-                        i.output_rows,
-                        i.positions,
-                        i.temperature,
-                        i.top_k,
-                        i.top_p,
-                        i.min_p,
-                        i.seeds,
-                        i.token_mask,
-                    ],
-                    &[*out],
-                );
+                let mut a = Access::new(&[*logits], &[*out]);
+                a.reads.extend(ids);
+                a.reads.extend(inputs.all());
                 if let Some(c) = carry {
                     a.reads.extend([c.sequence_slots, c.cu_seqlens]);
                     a.updates.push(c.carry);
@@ -586,6 +632,7 @@ impl Op {
             Op::AllReduce { .. } => "AllReduce",
             Op::AllGather { .. } => "AllGather",
             Op::TopKMerge { .. } => "TopKMerge",
+            Op::Shortlist { .. } => "Shortlist",
             Op::Sample { .. } => "Sample",
             Op::Fused { name, .. } => name,
         }

@@ -248,13 +248,23 @@ impl Plan {
             Op::AllReduce { id, wire, x, .. } => {
                 format!("{}, #{} as {wire}", self.names(&[*x]), id.0)
             }
-            Op::AllGather {
-                id, wire, axis, x, ..
-            } => format!("{}, axis {axis}, #{} as {wire}", self.names(&[*x]), id.0),
+            Op::AllGather { id, wire, gathers } => {
+                let parts: Vec<_> = gathers.iter().map(|g| g.x).collect();
+                format!("{}, #{} as {wire}", self.names(&parts), id.0)
+            }
             Op::TopKMerge { values, ids, k, .. } => {
                 format!("{}, top {k}", self.names(&[*values, *ids]))
             }
-            Op::Sample { logits, .. } => self.names(&[*logits]),
+            Op::Shortlist {
+                logits,
+                first_id,
+                k,
+                ..
+            } => format!("{}, top {k} from token {first_id}", self.names(&[*logits])),
+            Op::Sample { logits, ids, .. } => {
+                let read: Vec<_> = std::iter::once(*logits).chain(*ids).collect();
+                self.names(&read)
+            }
             Op::Fused { parts, .. } => format!("{} parts", parts.len()),
         }
     }

@@ -51,25 +51,97 @@ pub fn is_corrupt(logits: &[f32]) -> bool {
     logits.iter().any(|l| l.is_nan() || *l == f32::INFINITY)
 }
 
+/// Draws a token among candidates that were gathered from parts of the vocabulary by [`shortlist`]: their ids, −1 for an empty place,
+/// and logits, as [`sample_row`] would from the whole row if [`is_shortlistable`].
+pub fn sample_shortlist(ids: &[i32], logits: &[f32], params: &SampleParams) -> i32 {
+    if is_corrupt(logits) {
+        return TOKEN_CORRUPT;
+    }
+    let pairs = ids.iter().zip(logits);
+    let mut kept: Vec<(usize, f32)> = pairs
+        .filter_map(|(id, l)| Some((usize::try_from(*id).ok()?, *l)))
+        .collect();
+    kept.sort_unstable_by_key(|(id, _)| *id);
+    let winner = race(&cut(kept, params), params);
+    winner.map_or(TOKEN_NONE_ALLOWED, |id| {
+        i32::try_from(id).unwrap_or(TOKEN_CORRUPT)
+    })
+}
+
+/// Whether the token that is drawn from the whole vocabulary is always among the `k` that [`shortlist`] keeps of each part of it:
+/// an arg-max, a draw from the `k` likeliest or fewer, or a race that nothing is cut from. Top-p and min-p without such a top-k
+/// go by the probabilities of all tokens.
+pub fn is_shortlistable(params: &SampleParams, k: usize) -> bool {
+    let uncut = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0;
+    params.temperature <= 0.0 || (1..=k).contains(&params.top_k) || uncut
+}
+
+/// Of a part of the vocabulary, whose logits begin with that of token `first_id`, the `k` tokens among which the drawn one is if it
+/// lies in this part: the largest logits, or the best of the race where nothing is cut. `mask` is that of the whole vocabulary.
+/// Ids with their logits, ascending by id; a part with NaN or +∞ gives one NaN.
+///
+/// A race runs on distances to the largest logit; a part knows its own only, so that its order can differ from that of the whole
+/// where tokens lie within a rounding of each other. That is what it keeps more than one for.
+pub fn shortlist(
+    logits: &[f32],
+    first_id: usize,
+    mask: &[u32],
+    params: &SampleParams,
+    k: usize,
+) -> Vec<(usize, f32)> {
+    if is_corrupt(logits) {
+        return vec![(first_id, f32::NAN)];
+    }
+    let mut kept: Vec<(usize, f32)> = (first_id..)
+        .zip(logits.iter().copied())
+        .filter(|(id, l)| is_allowed(mask, *id) && *l > f32::NEG_INFINITY)
+        .collect();
+    if kept.len() > k {
+        let races = params.temperature > 0.0 && params.top_k == 0;
+        let max = kept.iter().map(|(_, l)| *l).fold(f32::MIN, f32::max);
+        let inverse = 1.0 / params.temperature;
+        let key = |(id, l): (usize, f32)| match races {
+            // Adding zero makes −0 and 0 equal.
+            true => scale(l - max, inverse) + gumbel(params, id as u32),
+            false => l + 0.0,
+        };
+        let mut keyed: Vec<(f32, (usize, f32))> = kept.iter().map(|p| (key(*p), *p)).collect();
+        let order = |a: &(f32, (usize, f32)), b: &(f32, (usize, f32))| {
+            b.0.total_cmp(&a.0).then(a.1.0.cmp(&b.1.0))
+        };
+        keyed.select_nth_unstable_by(k, order);
+        kept = keyed[..k].iter().map(|(_, pair)| *pair).collect();
+        kept.sort_unstable_by_key(|(id, _)| *id);
+    }
+    kept
+}
+
 /// The tokens that may be drawn, with `(logit − max) / temperature` (the logits themselves at temperature 0): masked, then cut
 /// by top-k, top-p and min-p.
 pub fn candidates(logits: &[f32], mask: &[u32], params: &SampleParams) -> Vec<(usize, f32)> {
-    let allowed = |id: usize| {
-        mask.get(id / 32)
-            .is_some_and(|word| word >> (id % 32) & 1 == 1)
-    };
     let kept = logits
         .iter()
         .enumerate()
-        .filter(|(id, l)| allowed(*id) && **l > f32::NEG_INFINITY)
+        .filter(|(id, l)| is_allowed(mask, *id) && **l > f32::NEG_INFINITY)
         .map(|(id, l)| (id, *l));
+    cut(kept.collect(), params)
+}
+
+fn is_allowed(mask: &[u32], id: usize) -> bool {
+    mask.get(id / 32)
+        .is_some_and(|word| word >> (id % 32) & 1 == 1)
+}
+
+/// Scales and cuts tokens, which come ascending by id.
+fn cut(mut kept: Vec<(usize, f32)>, params: &SampleParams) -> Vec<(usize, f32)> {
     if params.temperature <= 0.0 {
-        return kept.collect();
+        return kept;
     }
     let inverse = 1.0 / params.temperature;
-    let max = kept.clone().map(|(_, l)| l).fold(f32::MIN, f32::max);
-    let scaled: Vec<(usize, f32)> = kept.map(|(id, l)| (id, scale(l - max, inverse))).collect();
-    let mut kept = truncate(scaled, params.top_k, params.top_p);
+    let max = kept.iter().map(|(_, l)| *l).fold(f32::MIN, f32::max);
+    kept.iter_mut()
+        .for_each(|(_, l)| *l = scale(*l - max, inverse));
+    let mut kept = truncate(kept, params.top_k, params.top_p);
     if params.min_p > 0.0 {
         // The likeliest token has 0: its probability is the largest, and e^l is the ratio to it.
         let least = params.min_p.min(1.0).ln();
@@ -315,6 +387,91 @@ mod tests {
                 2
             );
         }
+    }
+
+    /// Parts of the vocabulary of any size, whichever part the winner lies in.
+    #[test]
+    fn a_draw_from_shortlists_is_the_draw_from_the_whole() {
+        const K: usize = 8;
+        let vocab = 300usize;
+        let mask: Vec<u32> = (0..10u32).map(|word| !(1 << (word % 7))).collect();
+        for position in 0..400u32 {
+            // Coarse, so that there are ties, at the largest logit too.
+            let logit = |id: usize| {
+                let block = philox4x32_10([id as u32, position, 3, 9], [1, 2]);
+                (block[0] % 23) as f32 * 0.4
+            };
+            let logits: Vec<f32> = (0..vocab).map(logit).collect();
+            let base = SampleParams {
+                position,
+                ..params()
+            };
+            for p in [
+                SampleParams {
+                    temperature: 0.0,
+                    ..base
+                },
+                base,
+                SampleParams {
+                    temperature: 0.3,
+                    ..base
+                },
+                SampleParams { top_k: 1, ..base },
+                SampleParams {
+                    top_k: 8,
+                    top_p: 0.7,
+                    min_p: 0.1,
+                    ..base
+                },
+            ] {
+                assert!(is_shortlistable(&p, K), "{p:?}");
+                let expected = sample_row(&logits, &mask, &p);
+                for cuts in [
+                    vec![0, 300],
+                    vec![0, 3, 150, 300],
+                    vec![0, 100, 104, 299, 300],
+                ] {
+                    let (mut ids, mut values) = (Vec::new(), Vec::new());
+                    for part in cuts.windows(2) {
+                        let kept = shortlist(&logits[part[0]..part[1]], part[0], &mask, &p, K);
+                        assert!(kept.len() <= K);
+                        ids.extend(kept.iter().map(|(id, _)| *id as i32));
+                        values.extend(kept.iter().map(|(_, l)| *l));
+                        // An empty place, as there are in a gathered row.
+                        ids.push(-1);
+                        values.push(f32::NEG_INFINITY);
+                    }
+                    assert_eq!(
+                        sample_shortlist(&ids, &values, &p),
+                        expected,
+                        "{p:?} {cuts:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_goes_by_all_probabilities_is_not_shortlistable() {
+        let p = params();
+        assert!(!is_shortlistable(&SampleParams { top_p: 0.9, ..p }, 8));
+        assert!(!is_shortlistable(&SampleParams { min_p: 0.1, ..p }, 8));
+        assert!(!is_shortlistable(&SampleParams { top_k: 9, ..p }, 8));
+    }
+
+    #[test]
+    fn a_corrupt_part_makes_the_draw_corrupt() {
+        let p = params();
+        let sound = shortlist(&[1.0, 2.0], 0, &ALL, &p, 4);
+        let corrupt = shortlist(&[1.0, f32::INFINITY], 2, &ALL, &p, 4);
+        let all: Vec<(usize, f32)> = sound.into_iter().chain(corrupt).collect();
+        let ids: Vec<i32> = all.iter().map(|(id, _)| *id as i32).collect();
+        let values: Vec<f32> = all.iter().map(|(_, l)| *l).collect();
+        assert_eq!(sample_shortlist(&ids, &values, &p), TOKEN_CORRUPT);
+        assert_eq!(
+            sample_shortlist(&[-1], &[f32::NEG_INFINITY], &p),
+            TOKEN_NONE_ALLOWED
+        );
     }
 
     #[test]

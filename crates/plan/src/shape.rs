@@ -3,7 +3,7 @@
 use glim_quant::GgmlType;
 
 use crate::buffer::{BufferDecl, BufferId, BufferKind, InputKind, Rows, StateKind};
-use crate::op::{CarryRef, Cols, Op, Paging};
+use crate::op::{CarryRef, Cols, Gather, Op, Paging, SampleInputs};
 use crate::plan::Plan;
 
 /// The rule that a plan broke, in words: what was found, what was expected.
@@ -422,21 +422,15 @@ impl Shapes<'_> {
                 self.row_of(*out, self.get(*x).rows, axis(*weight, 0))?;
                 self.same_count(*x, *out)
             }
-            Op::AllReduce { x, out, .. } => {
+            Op::AllReduce { wire, x, out, .. } => {
                 self.f32s(&[*x, *out])?;
+                wire_type(*wire, false)?;
                 self.same(*x, *out)
             }
-            Op::AllGather {
-                axis: cut, x, out, ..
-            } => {
-                self.dtype(*out, self.get(*x).dtype)?;
-                self.rows(*out, self.get(*x).rows)?;
-                let mut shape = self.get(*x).shape.clone();
-                match shape.get_mut(*cut) {
-                    Some(n) => *n *= self.plan.world_size,
-                    None => return Err(format!("{} has no axis {cut}", self.get(*x).name)),
-                }
-                self.is(*out, &shape)
+            Op::AllGather { wire, gathers, .. } => {
+                let is_i32 = |g: &Gather| self.get(g.x).dtype == GgmlType::I32;
+                wire_type(*wire, gathers.iter().all(is_i32))?;
+                gathers.iter().try_for_each(|g| self.gather(g))
             }
             Op::TopKMerge {
                 values,
@@ -458,56 +452,97 @@ impl Shapes<'_> {
                     Err(format!("{k} of {candidates} candidates cannot be kept"))
                 }
             }
+            Op::Shortlist {
+                logits,
+                first_id,
+                inputs,
+                k,
+                out_values,
+                out_ids,
+            } => {
+                let part = self.get(*logits).row_elements();
+                self.sample_inputs(*logits, inputs, first_id + part)?;
+                self.f32s(&[*out_values])?;
+                self.i32s(&[*out_ids])?;
+                self.row_of(*out_values, Rows::Outputs, *k)?;
+                self.same_count(*logits, *out_values)?;
+                self.same(*out_values, *out_ids)
+            }
             Op::Sample {
                 logits,
-                inputs: i,
+                ids,
+                inputs,
                 carry,
                 out,
             } => {
                 let vocab = self.get(*logits).row_elements();
-                self.f32s(&[*logits, i.temperature, i.top_p, i.min_p])?;
-                self.i32s(&[
-                    i.output_rows,
-                    i.positions,
-                    i.top_k,
-                    i.seeds,
-                    i.token_mask,
-                    *out,
-                ])?;
-                self.rows(*logits, Rows::Outputs)?;
-                for (id, kind) in [
-                    (i.output_rows, InputKind::OutputRows),
-                    (i.positions, InputKind::Positions),
-                    (i.temperature, InputKind::Temperature),
-                    (i.top_k, InputKind::TopK),
-                    (i.top_p, InputKind::TopP),
-                    (i.min_p, InputKind::MinP),
-                    (i.seeds, InputKind::Seeds),
-                    (i.token_mask, InputKind::TokenMask),
-                ] {
-                    self.input(id, kind)?;
+                match ids {
+                    Some(ids) => {
+                        self.i32s(&[*ids])?;
+                        self.same(*logits, *ids)?;
+                        self.sample_inputs(*logits, inputs, 1)?;
+                    }
+                    None => self.sample_inputs(*logits, inputs, vocab)?,
                 }
-                self.row_of(i.positions, Rows::Tokens, 1)?;
-                for id in [
-                    i.output_rows,
-                    i.temperature,
-                    i.top_k,
-                    i.top_p,
-                    i.min_p,
-                    *out,
-                ] {
-                    self.row_of(id, Rows::Outputs, 1)?;
-                    self.same_count(*logits, id)?;
-                }
-                self.row_of(i.seeds, Rows::Outputs, 3)?;
-                self.same_count(*logits, i.seeds)?;
-                self.row_of(i.token_mask, Rows::Outputs, vocab.div_ceil(32))?;
-                self.same_count(*logits, i.token_mask)?;
+                self.i32s(&[*out])?;
+                self.row_of(*out, Rows::Outputs, 1)?;
+                self.same_count(*logits, *out)?;
                 carry.as_ref().map_or(Ok(()), |c| self.carry(c))
             }
             // `validate` passes parts only, and parts are not nested.
             Op::Fused { name, .. } => Err(format!("{name} is nested in another fused operation")),
         }
+    }
+
+    /// The parameters of a draw from `logits`, with a mask for `tokens` tokens and perhaps more.
+    fn sample_inputs(&self, logits: BufferId, i: &SampleInputs, tokens: usize) -> Rule {
+        self.f32s(&[logits, i.temperature, i.top_p, i.min_p])?;
+        self.i32s(&[i.output_rows, i.positions, i.top_k, i.seeds, i.token_mask])?;
+        self.rows(logits, Rows::Outputs)?;
+        for (id, kind) in [
+            (i.output_rows, InputKind::OutputRows),
+            (i.positions, InputKind::Positions),
+            (i.temperature, InputKind::Temperature),
+            (i.top_k, InputKind::TopK),
+            (i.top_p, InputKind::TopP),
+            (i.min_p, InputKind::MinP),
+            (i.seeds, InputKind::Seeds),
+            (i.token_mask, InputKind::TokenMask),
+        ] {
+            self.input(id, kind)?;
+        }
+        self.row_of(i.positions, Rows::Tokens, 1)?;
+        for id in [i.output_rows, i.temperature, i.top_k, i.top_p, i.min_p] {
+            self.row_of(id, Rows::Outputs, 1)?;
+            self.same_count(logits, id)?;
+        }
+        self.row_of(i.seeds, Rows::Outputs, 3)?;
+        self.same_count(logits, i.seeds)?;
+        // Of a part of the vocabulary the mask is that of the whole.
+        let words = self
+            .get(i.token_mask)
+            .row_elements()
+            .max(tokens.div_ceil(32));
+        self.row_of(i.token_mask, Rows::Outputs, words)?;
+        self.same_count(logits, i.token_mask)
+    }
+
+    fn gather(&self, g: &Gather) -> Rule {
+        let (x, world_size) = (self.get(g.x), self.plan.world_size);
+        self.dtype(g.out, x.dtype)?;
+        self.rows(g.out, x.rows)?;
+        let own = g.lens.get(self.plan.rank).copied();
+        if g.lens.len() != world_size || own.is_none() || own != x.shape.get(1).copied() {
+            return Err(format!(
+                "{} is {:?} of rank {}: expected one length for each of {world_size} ranks, and its own as axis 1, not {:?}",
+                x.name, x.shape, self.plan.rank, g.lens
+            ));
+        }
+        let mut shape = x.shape.clone();
+        if let Some(n) = shape.get_mut(1) {
+            *n = g.lens.iter().sum();
+        }
+        self.is(g.out, &shape)
     }
 
     fn norm(&self, x: &Cols, weights: &[BufferId], out: BufferId) -> Rule {
@@ -542,5 +577,16 @@ impl Shapes<'_> {
                 a.shape.first()
             ))
         }
+    }
+}
+
+/// What values can be sent as.
+fn wire_type(wire: GgmlType, all_i32: bool) -> Rule {
+    match wire {
+        GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => Ok(()),
+        GgmlType::I32 if all_i32 => Ok(()),
+        other => Err(format!(
+            "{other} is no type for a wire: expected F32, F16 or BF16"
+        )),
     }
 }

@@ -151,7 +151,7 @@ fn arena_buffers(plan: &Plan) -> Vec<BufferId> {
 fn results(plan: &Plan, names: &[String]) -> Vec<Vec<u32>> {
     let mut backend = ReferenceBackend::new(ReferenceOptions {
         poison: true,
-        skip: None,
+        ..ReferenceOptions::default()
     });
     backend
         .load(

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use common::toy;
 use glim_plan::{
-    BufferDecl, BufferKind, CacheGeometry, CheckError, CollectiveId, Cols, GgmlType, InputKind, Op,
-    Plan, PlanBuilder, RouterSpec, Rows, Scoring, StateKind, StepKind, check,
+    BufferDecl, BufferKind, CacheGeometry, CheckError, CollectiveId, Cols, Gather, GgmlType,
+    InputKind, Op, Plan, PlanBuilder, RouterSpec, Rows, Scoring, StateKind, StepKind, check,
 };
 
 const F32: GgmlType = GgmlType::F32;
@@ -77,9 +77,11 @@ fn collectives() -> Plan {
         Op::AllGather {
             id: CollectiveId(1),
             wire: I32,
-            axis: 1,
-            x: ids,
-            out: all_ids,
+            gathers: vec![Gather {
+                x: ids,
+                out: all_ids,
+                lens: vec![k; 2],
+            }],
         },
     );
     let all_weights = b.temp("all_weights", F32, &[t, 2 * k], Rows::Tokens);
@@ -88,9 +90,11 @@ fn collectives() -> Plan {
         Op::AllGather {
             id: CollectiveId(2),
             wire: F32,
-            axis: 1,
-            x: expert_weights,
-            out: all_weights,
+            gathers: vec![Gather {
+                x: expert_weights,
+                out: all_weights,
+                lens: vec![k; 2],
+            }],
         },
     );
     let out_values = b.result("best", F32, &[t, 4], Rows::Tokens);
@@ -209,7 +213,9 @@ const COLLECTIVES: &[(&str, Fault, &str)] = &[
     ("reduce", Fault::Type("sum", I32), "sum is I32, expected F32"),
     ("gather_ids", Fault::Grow("all_ids", 1), "all_ids is [5, 7], expected [5, 6]"),
     ("gather_ids", Fault::Type("all_ids", F32), "all_ids is F32, expected I32"),
-    ("gather_ids", Fault::Op(third_axis), "ids has no axis 2"),
+    ("gather_ids", Fault::Op(another_part), "ids is [5, 3] of rank 0: expected one length for each of 2 ranks"),
+    ("gather_ids", Fault::Op(one_part), "ids is [5, 3] of rank 0: expected one length for each of 2 ranks"),
+    ("gather_weights", Fault::Op(quantised_wire), "Q8_0 is no type for a wire"),
     ("merge", Fault::Grow("best", 1), "a row of best has 5 elements, expected 4"),
     ("merge", Fault::Grow("best_ids", 1), "best_ids is [5, 5]"),
     ("merge", Fault::Type("best_ids", F32), "best_ids is F32, expected I32"),
@@ -297,9 +303,24 @@ fn too_few_groups(op: &mut Op) {
     }
 }
 
-fn third_axis(op: &mut Op) {
-    if let Op::AllGather { axis, .. } = op {
-        *axis = 2;
+fn gathers(op: &mut Op) -> &mut Vec<Gather> {
+    match op {
+        Op::AllGather { gathers, .. } => gathers,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn another_part(op: &mut Op) {
+    gathers(op)[0].lens = vec![2, 4];
+}
+
+fn one_part(op: &mut Op) {
+    gathers(op)[0].lens.pop();
+}
+
+fn quantised_wire(op: &mut Op) {
+    if let Op::AllGather { wire, .. } = op {
+        *wire = GgmlType::Q8_0;
     }
 }
 

@@ -5,8 +5,8 @@ mod common;
 
 use common::toy;
 use glim_plan::{
-    CacheGeometry, CollectiveId, Cost, GgmlType, InputKind, Load, Op, Plan, PlanBuilder, Rows,
-    StepKind, op_cost, plan_cost,
+    CacheGeometry, CollectiveId, Cost, Gather, GgmlType, InputKind, Load, Op, Plan, PlanBuilder,
+    Rows, StepKind, op_cost, plan_cost,
 };
 
 /// Three rows of two sequences, two of them wanted, each seeing ten positions.
@@ -264,9 +264,11 @@ fn collectives_cost_their_rows_on_the_wire() {
         Op::AllGather {
             id: CollectiveId(1),
             wire: GgmlType::F32,
-            axis: 1,
-            x: sum,
-            out,
+            gathers: vec![Gather {
+                x: sum,
+                out,
+                lens: vec![6; 2],
+            }],
         },
     );
     let plan = b.finish();

@@ -150,7 +150,7 @@ fn a_fused_plan_gives_the_same_bits() {
         let mut rig = Rig::with(
             ReferenceOptions {
                 poison: true,
-                skip: None,
+                ..ReferenceOptions::default()
             },
             decode,
             prefill,

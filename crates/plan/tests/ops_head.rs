@@ -161,6 +161,7 @@ fn sample_draws_each_row_with_its_own_parameters() {
         "sample",
         Op::Sample {
             logits: selected,
+            ids: None,
             inputs,
             carry: None,
             out,

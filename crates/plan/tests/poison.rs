@@ -18,6 +18,7 @@ fn play(poison: bool, skip: Option<&str>, prefill: Plan) -> Result<Vec<Row>, Bac
     let options = ReferenceOptions {
         poison,
         skip: skip.map(Into::into),
+        ..ReferenceOptions::default()
     };
     let mut rig = Rig::with(options, toy::decode(4), prefill);
     let mut rows = rig.prefill(&[Chunk::new(&[5, 3, 40, 22, 9, 1, 17], 0, &[6, 2, 4], 1)])?;
@@ -122,7 +123,7 @@ fn a_skipped_update_in_place_is_beyond_poison() {
 fn rows_that_a_step_failed_to_append_are_found_by_the_step_that_reads_them() {
     let options = ReferenceOptions {
         poison: true,
-        skip: None,
+        ..ReferenceOptions::default()
     };
     let mut rig = Rig::with(options, toy::decode(4), prefill_plan());
     rig.prefill(&[Chunk::new(&[5, 3], 0, &[6, 2, 4], 1)])
@@ -152,7 +153,7 @@ fn a_nan_that_is_computed_is_named_where_it_arises() {
     );
     let options = ReferenceOptions {
         poison: true,
-        skip: None,
+        ..ReferenceOptions::default()
     };
     let mut backend = glim_plan::reference::ReferenceBackend::new(options);
     backend

@@ -200,10 +200,10 @@ registry! {
     // name  id  elements  bytes  decoder                  encoder
     F32       0    1    4  Some(float::f32),           Some(Plain(encode::f32));
     F16       1    1    2  Some(float::f16),           Some(Plain(encode::f16));
-    Q4_0      2   32   18  Some(legacy::q4_0),         Some(Plain(encode::q4_0));
-    Q4_1      3   32   20  Some(legacy::q4_1),         Some(Plain(encode::q4_1));
-    Q5_0      6   32   22  Some(legacy::q5_0),         Some(Plain(encode::q5_0));
-    Q5_1      7   32   24  Some(legacy::q5_1),         Some(Plain(encode::q5_1));
+    Q4_0      2   32   18  Some(legacy::q4_0),         Some(Weighted(encode::q4_0));
+    Q4_1      3   32   20  Some(legacy::q4_1),         Some(Weighted(encode::q4_1));
+    Q5_0      6   32   22  Some(legacy::q5_0),         Some(Weighted(encode::q5_0));
+    Q5_1      7   32   24  Some(legacy::q5_1),         Some(Weighted(encode::q5_1));
     Q8_0      8   32   34  Some(legacy::q8_0),         Some(Plain(encode::q8_0));
     // gguf-py 0.19.0 says 40 (two f32 scales, as ggml once had); ggml has stored two f16 since
     // 2024: 36.

@@ -313,6 +313,10 @@ encoding_tests! {
         encoding_nvfp4_is_as_ggml: NVFP4,
     }
     check_weighted_encodings {
+        weighted_q4_0_is_as_ggml: Q4_0,
+        weighted_q4_1_is_as_ggml: Q4_1,
+        weighted_q5_0_is_as_ggml: Q5_0,
+        weighted_q5_1_is_as_ggml: Q5_1,
         weighted_q2_k_is_as_ggml: Q2_K,
         weighted_q3_k_is_as_ggml: Q3_K,
         weighted_q4_k_is_as_ggml: Q4_K,

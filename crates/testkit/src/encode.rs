@@ -1,8 +1,9 @@
-//! `f32` into the types that tests store: F32, F16, BF16 and Q8_0.
+//! `f32` into the types that tests store.
 //!
-//! Simple rather than fast, and independent of any encoder that the product has.
+//! F32, F16, BF16 and Q8_0 are simple rather than fast, and independent of any encoder that the product has; the others are the
+//! product's own, for tests in which only matters that blocks are blocks.
 
-use glim_quant::{GgmlType, dequantize};
+use glim_quant::{GgmlType, dequantize, quantize};
 
 /// Elements of a Q8_0 block.
 const Q8_0_ELEMS: usize = 32;
@@ -10,7 +11,7 @@ const Q8_0_ELEMS: usize = 32;
 /// The bytes of `values` in type `ty`.
 ///
 /// # Panics
-/// If `ty` is not one of the four, or if `values` are not whole blocks.
+/// If `ty` has no encoder, or if `values` are not whole blocks.
 pub fn encode(ty: GgmlType, values: &[f32]) -> Vec<u8> {
     match ty {
         GgmlType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -30,7 +31,11 @@ pub fn encode(ty: GgmlType, values: &[f32]) -> Vec<u8> {
             );
             values.chunks(Q8_0_ELEMS).flat_map(q8_0_block).collect()
         }
-        other => panic!("the testkit does not encode {}", other.name()),
+        other => {
+            let mut bytes = vec![0; other.row_bytes(values.len()).unwrap_or(0)];
+            quantize(other, values, &mut bytes).unwrap_or_else(|error| panic!("{error}"));
+            bytes
+        }
     }
 }
 

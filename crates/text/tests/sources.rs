@@ -40,6 +40,14 @@ fn refusal(path: &str, value: Value) -> String {
     Tokenizer::from_hf(folder.path()).unwrap_err().to_string()
 }
 
+/// An id allocates all below it: here four million, whatever the file's size.
+#[test]
+fn an_id_far_beyond_all_others_is_refused() {
+    let error = refusal("/added_tokens/0/id", json!(4_194_303));
+    let words = "`added_tokens[0]` is 4194303, expected a token id below ";
+    assert!(error.contains(words), "{error}");
+}
+
 #[test]
 fn parts_of_a_tokenizer_that_would_change_ids_are_refused_by_name() {
     for (path, value, words) in [

@@ -7,13 +7,16 @@ mod attention;
 mod memory;
 mod moe;
 mod poison;
+mod ranks;
 mod rows;
 mod sample;
 mod workers;
 
 use std::collections::HashMap;
 
-use glim_plan::{BackendError, BufferId, BufferKind, LiveStep, Op, Precision, StepResults};
+use glim_plan::{
+    BackendError, BufferId, BufferKind, Communicator, LiveStep, Op, Precision, StepResults,
+};
 
 use self::memory::Memory;
 use self::rows::Angles;
@@ -34,6 +37,7 @@ pub(crate) struct Run<'a> {
     /// Room for rows that are gathered.
     pub(crate) room: &'a mut Vec<f32>,
     pub(crate) poison: bool,
+    pub(crate) ranks: &'a dyn Communicator,
     memory: Memory<'a>,
     angles: Angles,
 }
@@ -50,6 +54,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) experts: &'a mut ExpertBuffers,
     pub(crate) room: &'a mut Vec<f32>,
     pub(crate) poison: bool,
+    pub(crate) ranks: &'a dyn Communicator,
 }
 
 impl<'a> Run<'a> {
@@ -65,6 +70,7 @@ impl<'a> Run<'a> {
             experts,
             room,
             poison,
+            ranks,
         } = parts;
         Self {
             memory: Memory::new(prepared, live, arena),
@@ -77,12 +83,14 @@ impl<'a> Run<'a> {
             experts,
             room,
             poison,
+            ranks,
             angles: Angles::default(),
         }
     }
 
     pub(crate) fn step(mut self) -> Result<StepResults, BackendError> {
-        for node in &self.prepared.plan.ops {
+        for (index, node) in self.prepared.plan.ops.iter().enumerate() {
+            self.ranks.begin(index);
             for part in node.op.parts() {
                 match self.poison {
                     true => self.poisoned(&node.label, part)?,
@@ -154,11 +162,8 @@ impl<'a> Run<'a> {
                 self.workers.map_pairs(a, b, out, |a, b| a + b);
             }
             Op::SelectRows { x, out, .. } => self.select_rows(*x, *out),
-            // One rank: the sum over the ranks is the rank's own addend, and so is the gathered whole.
-            Op::AllReduce { x, out, .. } | Op::AllGather { x, out, .. } => {
-                let x = self.memory.live(*x);
-                self.memory.out::<f32>(*out)[..x.len()].copy_from_slice(x);
-            }
+            Op::AllReduce { id, wire, x, out } => return self.all_reduce(*id, *wire, *x, *out),
+            Op::AllGather { id, wire, gathers } => return self.all_gather(*id, *wire, gathers),
             Op::TopKMerge {
                 values,
                 ids,
@@ -166,6 +171,7 @@ impl<'a> Run<'a> {
                 out_values,
                 out_ids,
             } => self.top_k_merge([*values, *ids], *k, [*out_values, *out_ids]),
+            Op::Shortlist { .. } => self.shortlist(op),
             Op::Sample { .. } => self.sample(op),
             Op::Fused { parts, .. } => {
                 return parts.iter().try_for_each(|part| self.op(label, part));

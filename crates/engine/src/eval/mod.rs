@@ -3,11 +3,14 @@
 mod against;
 pub(crate) mod distance;
 mod divergence;
+mod hidden;
 pub(crate) mod perplexity;
 mod reference;
 
 pub use against::against;
 pub use distance::{Bounds, Measure, PromptReport};
 pub use divergence::{Divergence, divergence};
+pub use hidden::{HiddenStates, hidden_states, relative_difference};
+pub(crate) use perplexity::log_probability;
 pub use perplexity::{Perplexity, perplexity};
 pub use reference::{PromptReference, Reference};

@@ -108,6 +108,7 @@ pub fn factor(plan: &Plan, op: &Op, output: usize, arithmetic: Arithmetic) -> f3
         | Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::TopKMerge { .. }
+        | Op::Shortlist { .. }
         | Op::Sample { .. }
         | Op::Fused { .. } => 0.0,
     }

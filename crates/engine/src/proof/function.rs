@@ -90,7 +90,7 @@ pub fn function(
 fn plan_of(stage: &mut Stage<'_>, which: Which) -> Result<Plan, EngineError> {
     stage.look_at(which);
     let kind = stage.kind();
-    Ok(stage.engine().plan_of(kind)?.clone())
+    Ok(stage.engine().step_of(kind)?.plan.clone())
 }
 
 /// What a buffer should hold that is yet to be updated in place, and which operations made it so.

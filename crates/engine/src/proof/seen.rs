@@ -54,7 +54,7 @@ impl<'a> Seen<'a> {
             plan: &prepared.plan,
             source,
             results,
-            inputs: prepared.inputs.clone(),
+            inputs: prepared.inputs().clone(),
             states,
             carry_before,
             carry_after: stage.carry()?,

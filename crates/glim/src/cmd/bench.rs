@@ -2,11 +2,9 @@
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use glim_cpu::{CpuBackend, machine};
+use glim_cpu::{Pool, machine};
+use glim_engine::EngineOptions;
 use glim_engine::bench::{Timing, decode, prefill};
-use glim_engine::{Engine, EngineOptions, EnginePlan};
-use glim_model::Inventory;
-use glim_plan::Backend;
 use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
@@ -57,7 +55,6 @@ struct Machine {
 pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
     args.placement.check()?;
     let checkpoint = args.model.checkpoint()?;
-    checkpoint.check_loadable()?;
     let max = checkpoint.config().max_context;
     let contexts = sizes(&args.context, &[0, 1024], max - 1);
     let prompts = sizes(&args.prompt, &[16, 512], max);
@@ -68,19 +65,21 @@ pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
         max_num_seqs: most(&args.rows),
         ..EngineOptions::default()
     };
-    let mut backend = CpuBackend::new(args.placement.cpu(Math::Fast));
-    let plan = EnginePlan::new(Inventory::of(&checkpoint), &backend.caps(), options)?;
-    ui.note(&format!(
-        "{}: {}",
-        args.model.name(),
-        loader::memory(plan.budget())
-    ));
+    let setup = args.placement.setup(Math::Fast);
     ui.detail(|| "measuring the machine".to_owned());
+    let mut pool = Pool::new(setup.threads());
     let machine = Machine {
-        read_bandwidth: machine::read_bandwidth(backend.pool()),
-        peak_flops: machine::peak_flops(backend.pool()),
+        read_bandwidth: machine::read_bandwidth(&mut pool),
+        peak_flops: machine::peak_flops(&mut pool),
     };
-    let mut engine = Engine::load(plan, &checkpoint, Box::new(backend))?;
+    drop(pool);
+    let world_size = setup.world_size;
+    let mut engine = loader::engine_with(&checkpoint, setup, options, ui)?;
+    let (name, memory) = (args.model.name(), loader::memory(engine.budget()));
+    ui.note(&match world_size {
+        1 => format!("{name}: {memory}"),
+        n => format!("{name}: {n} ranks, of which the largest holds {memory}"),
+    });
     let mut prefills = Vec::new();
     for tokens in &prompts {
         prefills.push(prefill(&mut engine, *tokens, 0, args.repeat)?);

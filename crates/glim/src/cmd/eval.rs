@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use glim_cpu::CpuOptions;
 use glim_engine::EngineError;
 use glim_engine::eval::{Bounds, PromptReport, Reference, against, divergence, perplexity};
 use glim_model::Checkpoint;
@@ -13,7 +12,7 @@ use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
 use crate::loader::{self, ModelArg, TextArg};
-use crate::placement::{Math, Placement};
+use crate::placement::{Math, Placement, Setup};
 use crate::progress::{Progress, Unit};
 use crate::prompt::read_text;
 use crate::ui::Ui;
@@ -82,9 +81,9 @@ pub(crate) fn run(args: &EvalArgs, ui: &Ui) -> Result<Exit, Failure> {
 }
 
 /// The bounds of `--check` are those of exact arithmetic; without it eval measures what `run` computes.
-fn cpu(args: &EvalArgs) -> CpuOptions {
+fn setup(args: &EvalArgs) -> Setup {
     args.placement
-        .cpu(if args.check { Math::Exact } else { Math::Fast })
+        .setup(if args.check { Math::Exact } else { Math::Fast })
 }
 
 fn checkpoint(args: &EvalArgs) -> Result<Checkpoint, Failure> {
@@ -117,7 +116,7 @@ fn measure_text(args: &EvalArgs, file: &Path, ui: &Ui) -> Result<Exit, Failure> 
     if args.compare_math {
         return compare_math(args, &checkpoint, &ids, ui);
     }
-    let mut engine = loader::engine(&checkpoint, cpu(args), Some(args.window), ui)?;
+    let mut engine = loader::engine(&checkpoint, setup(args), Some(args.window), ui)?;
     let windows = (ids.len() / args.window) as u64;
     let mut progress = Progress::new(ui, "measuring", Unit::Things("windows"), windows);
     let result = perplexity(&mut engine, &ids, args.window, |done, _, so_far| {
@@ -145,9 +144,10 @@ fn compare_math(
     ids: &[TokenId],
     ui: &Ui,
 ) -> Result<Exit, Failure> {
-    let with = |math| CpuOptions {
-        math,
-        ..args.placement.cpu(Math::Fast)
+    let with = |math| {
+        let mut setup = setup(args);
+        setup.cpu.math = math;
+        setup
     };
     let context = Some(args.window);
     let mut exact = loader::engine(checkpoint, with(glim_cpu::Math::Exact), context, ui)?;
@@ -189,7 +189,7 @@ fn compare_math(
 fn compare(args: &EvalArgs, ui: &Ui) -> Result<Exit, Failure> {
     let reference = read_reference(&args.against)?;
     let checkpoint = checkpoint(args)?;
-    let mut engine = loader::engine(&checkpoint, cpu(args), Some(reference.context()), ui)?;
+    let mut engine = loader::engine(&checkpoint, setup(args), Some(reference.context()), ui)?;
     let reports = against(&mut engine, &reference)?;
     let ok = reports
         .iter()

@@ -3,7 +3,9 @@
 pub(crate) mod bench;
 pub(crate) mod convert;
 pub(crate) mod eval;
+pub(crate) mod imatrix;
 pub(crate) mod inspect;
+pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod synth;
 pub(crate) mod tokenize;

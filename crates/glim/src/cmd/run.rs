@@ -127,8 +127,8 @@ pub(crate) fn run(args: RunArgs, ui: &Ui) -> Result<Exit, Failure> {
     if let Some(template) = template {
         text = text.with_template(&template)?;
     }
-    let cpu = args.placement.cpu(Math::Fast);
-    let engine = loader::engine(&checkpoint, cpu, args.context, ui)?;
+    let setup = args.placement.setup(Math::Fast);
+    let engine = loader::engine(&checkpoint, setup, args.context, ui)?;
     let mut session = Session {
         ui,
         text,

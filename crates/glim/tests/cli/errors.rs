@@ -13,7 +13,11 @@ fn a_wrong_command_line_is_64() {
     glim(&["run", "-p", "x", "--device", "gpu"]).fails(64, &["gpu", "auto, cpu, cuda"]);
     glim(&["run", "-p", "x", "--math", "quick"]).fails(64, &["quick", "--math"]);
     glim(&["run", "-p", "x", "--threads", "0"]).fails(64, &["--threads"]);
-    glim(&["run", "-p", "x", "--tp", "2"]).fails(64, &["--tp 2", "one rank"]);
+    glim(&["run", "-p", "x", "--tp", "0"]).fails(64, &["--tp"]);
+    glim(&["run", "-p", "x", "--tp", "3"]).fails(
+        64,
+        &["8 heads cannot be divided among 3 ranks", "1, 2, 4, 8"],
+    );
     glim(&["run", "--raw", "-p", "x", "--system", "y"]).fails(64, &["--raw", "--system"]);
     glim(&["tokenize"]).fails(64, &["--text", "--messages"]);
     glim(&["eval"]).fails(64, &["--text", "--against"]);
@@ -25,7 +29,7 @@ fn a_wrong_command_line_is_64() {
 fn errors_are_json_where_json_is_asked_for() {
     for args in [
         &["run", "--frob", "--json"][..],
-        &["--json", "run", "-p", "x", "--tp", "2"],
+        &["--json", "run", "-p", "x", "--tp", "3"],
     ] {
         let out = glim(args);
         let error = &out.json()["error"];

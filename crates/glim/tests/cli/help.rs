@@ -43,6 +43,16 @@ fn help_of_synth() {
 }
 
 #[test]
+fn help_of_quantize() {
+    insta::assert_snapshot!(glim(&["quantize", "--help"]).ok());
+}
+
+#[test]
+fn help_of_imatrix() {
+    insta::assert_snapshot!(glim(&["imatrix", "--help"]).ok());
+}
+
+#[test]
 fn version() {
     assert_eq!(
         glim(&["--version"]).ok(),

@@ -7,8 +7,11 @@ mod errors;
 mod eval;
 mod help;
 mod hostile;
+mod imatrix;
 mod inspect;
 mod models;
+mod quantize;
+mod ranks;
 mod run;
 mod synth;
 #[cfg(unix)]

@@ -1,11 +1,15 @@
 //! `glm-dsa`: GLM-5, 5.1 and 5.2. Latent attention with a lightning indexer in every layer (or shared between some), the first
 //! layers dense, the rest with sigmoid-routed experts.
 //!
+//! Over ranks (Megatron's scheme): attention has its heads cut and each MLP its inner width, so that a rank's partial sums meet
+//! the others' in one all-reduce after attention and one after the MLP. Residual, norms and router run on every rank, on the same
+//! bits. The head is cut by rows of the vocabulary.
+//!
 //! The skeleton is that of a pre-norm decoder: `x += attention(norm(x)); x += ffn(norm(x))`, no scale on the embedding, no bias,
 //! no soft-cap. Sources: transformers' `glm_moe_dsa`, llama.cpp's `glm-dsa`.
 
 use glim_plan::{
-    BufferId, CarryRef, GgmlType, InputExtents, InputKind, Op, Plan, PlanBuilder, Rows,
+    BufferId, CarryRef, Gather, GgmlType, InputExtents, InputKind, Op, Plan, PlanBuilder, Rows,
     SampleInputs, StepKind,
 };
 
@@ -16,11 +20,6 @@ use crate::inventory::Inventory;
 use crate::layers::{Emitter, all, ffn, last_rows, mla};
 
 pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan, EmitError> {
-    if request.world_size != 1 {
-        return Err(EmitError::WorldSize {
-            world_size: request.world_size,
-        });
-    }
     if !request.sample && !request.logits {
         return Err(EmitError::NoResult);
     }
@@ -51,6 +50,7 @@ pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan,
         inventory,
         request,
         layer: None,
+        collectives: 0,
     };
 
     let mut x = embed(&mut e)?;
@@ -64,6 +64,7 @@ pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan,
             c.rms_norm_eps,
         )?;
         let y = mla::attention(&mut e, layer, a, &mut topk)?;
+        let y = e.all_reduce("attn_reduce", y);
         x = e.add("attn_residual", x, y);
         let a = e.rms_norm(
             "ffn_norm",
@@ -76,13 +77,12 @@ pub(super) fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan,
         } else {
             ffn::dense(&mut e, a)?
         };
+        let y = e.all_reduce("ffn_reduce", y);
         x = e.add("ffn_residual", x, y);
     }
     e.layer = None;
-    let logits = head(&mut e, x, outputs)?;
-    if request.sample {
-        sample(&mut e, logits, outputs);
-    }
+    let h = output_rows(&mut e, x, outputs)?;
+    head(&mut e, h, outputs)?;
     Ok(e.b.finish())
 }
 
@@ -115,15 +115,15 @@ fn carry(e: &mut Emitter<'_>) -> CarryRef {
     }
 }
 
-/// Logits of the output rows only: the head is the largest matrix of the model.
-fn head(e: &mut Emitter<'_>, x: BufferId, outputs: usize) -> Result<BufferId, EmitError> {
+/// The output rows only, normed: the head is the largest matrix of the model.
+fn output_rows(e: &mut Emitter<'_>, x: BufferId, outputs: usize) -> Result<BufferId, EmitError> {
     let c = e.config().clone();
     let output_rows = e.b.input(InputKind::OutputRows);
-    let selected = e.b.temp(
+    let selected = of_outputs(
+        e,
         "output_rows.out",
         GgmlType::F32,
         &[outputs, c.hidden_size],
-        Rows::Outputs,
     );
     e.op(
         "output_rows",
@@ -134,11 +134,11 @@ fn head(e: &mut Emitter<'_>, x: BufferId, outputs: usize) -> Result<BufferId, Em
         },
     );
     let weight = e.weight(Role::OutputNorm)?;
-    let h = e.b.temp(
+    let h = of_outputs(
+        e,
         names::FINAL_NORM,
         GgmlType::F32,
         &[outputs, c.hidden_size],
-        Rows::Outputs,
     );
     e.op(
         "output_norm",
@@ -149,29 +149,104 @@ fn head(e: &mut Emitter<'_>, x: BufferId, outputs: usize) -> Result<BufferId, Em
             out: h,
         },
     );
-    let weight = e.weight(Role::Output)?;
-    let shape = [outputs, c.vocab_size];
-    let logits = match e.request.logits {
-        true => {
-            e.b.result(names::LOGITS, GgmlType::F32, &shape, Rows::Outputs)
-        }
-        false => {
-            e.b.temp(names::LOGITS, GgmlType::F32, &shape, Rows::Outputs)
-        }
-    };
-    e.op(
-        "output",
-        Op::LmHead {
-            x: h,
-            weight,
-            out: logits,
-        },
-    );
-    Ok(logits)
+    Ok(h)
 }
 
-fn sample(e: &mut Emitter<'_>, logits: BufferId, outputs: usize) {
-    let inputs = SampleInputs {
+fn of_outputs(e: &mut Emitter<'_>, name: &str, ty: GgmlType, shape: &[usize]) -> BufferId {
+    e.b.temp(name, ty, shape, Rows::Outputs)
+}
+
+/// Logits, and the draw from them. Ranks have their part of the vocabulary each; they gather a few candidates where these are enough,
+/// and the logits where not.
+fn head(e: &mut Emitter<'_>, h: BufferId, outputs: usize) -> Result<(), EmitError> {
+    let (vocab, request) = (e.config().vocab_size, e.request);
+    let weight = e.weight(Role::Output)?;
+    let lens = e.lens(Role::Output, 0)?;
+    let own = lens[request.rank];
+    let is_cut = own < vocab;
+    let keeps = request
+        .shortlist
+        .filter(|_| is_cut && request.sample && !request.logits);
+    let logits = match request.logits {
+        true => {
+            let shape = [outputs, vocab];
+            e.b.result(names::LOGITS, GgmlType::F32, &shape, Rows::Outputs)
+        }
+        false if keeps.is_some() => of_outputs(e, "output.part", GgmlType::F32, &[outputs, own]),
+        false => of_outputs(e, names::LOGITS, GgmlType::F32, &[outputs, vocab]),
+    };
+    if is_cut && keeps.is_none() {
+        let part = of_outputs(e, "output.part", GgmlType::F32, &[outputs, own]);
+        let out = part;
+        e.op("output", Op::LmHead { x: h, weight, out });
+        let gather = Gather {
+            x: part,
+            out: logits,
+            lens: lens.clone(),
+        };
+        e.all_gather("output_gather", vec![gather]);
+    } else {
+        let out = logits;
+        e.op("output", Op::LmHead { x: h, weight, out });
+    }
+    if !request.sample {
+        return Ok(());
+    }
+    match keeps {
+        Some(k) => {
+            let first_id = lens[..request.rank].iter().sum();
+            shortlist_and_sample(e, logits, first_id, k, outputs);
+        }
+        None => sample(e, logits, None, outputs),
+    }
+    Ok(())
+}
+
+/// The `k` candidates of this rank's part, those of all ranks, and the draw.
+fn shortlist_and_sample(
+    e: &mut Emitter<'_>,
+    logits: BufferId,
+    first_id: usize,
+    k: usize,
+    outputs: usize,
+) {
+    let ranks = e.request.world_size;
+    let mut of = |what: &str, ty, len| of_outputs(e, what, ty, &[outputs, len]);
+    let own = [
+        of("candidates.part", GgmlType::F32, k),
+        of("candidate_ids.part", GgmlType::I32, k),
+    ];
+    let all = [
+        of("candidates", GgmlType::F32, k * ranks),
+        of("candidate_ids", GgmlType::I32, k * ranks),
+    ];
+    let inputs = sample_inputs(e);
+    let [out_values, out_ids] = own;
+    e.op(
+        "shortlist",
+        Op::Shortlist {
+            logits,
+            first_id,
+            inputs,
+            k,
+            out_values,
+            out_ids,
+        },
+    );
+    let gather = |(x, out)| Gather {
+        x,
+        out,
+        lens: vec![k; ranks],
+    };
+    e.all_gather(
+        "candidates_gather",
+        own.into_iter().zip(all).map(gather).collect(),
+    );
+    sample(e, all[0], Some(all[1]), outputs);
+}
+
+fn sample_inputs(e: &mut Emitter<'_>) -> SampleInputs {
+    SampleInputs {
         output_rows: e.b.input(InputKind::OutputRows),
         positions: e.b.input(InputKind::Positions),
         temperature: e.b.input(InputKind::Temperature),
@@ -180,7 +255,11 @@ fn sample(e: &mut Emitter<'_>, logits: BufferId, outputs: usize) {
         min_p: e.b.input(InputKind::MinP),
         seeds: e.b.input(InputKind::Seeds),
         token_mask: e.b.input(InputKind::TokenMask),
-    };
+    }
+}
+
+fn sample(e: &mut Emitter<'_>, logits: BufferId, ids: Option<BufferId>, outputs: usize) {
+    let inputs = sample_inputs(e);
     let carry = Some(carry(e));
     let out =
         e.b.result(names::TOKENS, GgmlType::I32, &[outputs, 1], Rows::Outputs);
@@ -188,6 +267,7 @@ fn sample(e: &mut Emitter<'_>, logits: BufferId, outputs: usize) {
         "sample",
         Op::Sample {
             logits,
+            ids,
             inputs,
             carry,
             out,

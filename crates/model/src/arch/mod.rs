@@ -77,6 +77,11 @@ pub struct EmitRequest {
     pub sample: bool,
     /// Whether rows can be given the positions that they attend to ([`glim_plan::InputKind::ForcedTopk`]): for comparisons.
     pub forced_topk: bool,
+    /// Candidates that each rank keeps of its part of the vocabulary, where tokens are drawn and logits are not asked for; `None`: the
+    /// logits are gathered whole. Enough for draws that are [`glim_plan::sample::is_shortlistable`].
+    pub shortlist: Option<usize>,
+    /// Type of values on their way between ranks: F32 in exact math.
+    pub wire: GgmlType,
     /// Element type of the latent cache.
     pub latent_type: GgmlType,
     /// Element type of the index-key cache.
@@ -96,6 +101,8 @@ impl EmitRequest {
             logits: false,
             sample: true,
             forced_topk: false,
+            shortlist: None,
+            wire: GgmlType::F32,
             latent_type: GgmlType::F32,
             index_key_type: GgmlType::F32,
         }
@@ -120,10 +127,26 @@ pub enum EmitError {
     /// Nothing to compute.
     #[error("a step that neither samples nor gives logits has no result")]
     NoResult,
-    /// More ranks than are supported.
-    #[error("plans for {world_size} ranks are not supported yet: expected 1")]
+    /// The weights are not cut for these ranks.
+    #[error(
+        "a plan for rank {rank} of {world_size} needs weights cut for {world_size} ranks, not for {found}"
+    )]
     WorldSize {
+        /// Rank asked for.
+        rank: usize,
         /// Ranks asked for.
+        world_size: usize,
+        /// Ranks that the inventory is cut over.
+        found: usize,
+    },
+    /// A rank would have no part of a product whose parts are gathered.
+    #[error(
+        "{name} cannot be cut by rows over {world_size} ranks: some would have none; keep the latents whole on each rank instead"
+    )]
+    IdleRank {
+        /// GGUF name.
+        name: String,
+        /// Ranks.
         world_size: usize,
     },
     /// No such architecture.
@@ -140,8 +163,19 @@ pub const SUPPORTED: &[&str] = &["glm-dsa"];
 /// Makes a plan.
 ///
 /// # Errors
-/// If the architecture is unknown, a weight is absent, or the request asks for nothing.
+/// If the architecture is unknown, a weight is absent or not cut for these ranks, or the request asks for nothing.
 pub fn emit(inventory: &Inventory, request: &EmitRequest) -> Result<Plan, EmitError> {
+    let EmitRequest {
+        rank, world_size, ..
+    } = *request;
+    let found = inventory.world_size();
+    if found != world_size || rank >= world_size {
+        return Err(EmitError::WorldSize {
+            rank,
+            world_size,
+            found,
+        });
+    }
     match inventory.config().arch.as_str() {
         "glm-dsa" => glm_dsa::emit(inventory, request),
         arch => Err(EmitError::UnknownArch {

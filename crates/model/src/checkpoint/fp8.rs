@@ -21,6 +21,9 @@ use crate::error::ModelError;
 /// What the name of a matrix's scales ends with, after the name of the matrix.
 pub(super) const SCALE_SUFFIX: &str = "_scale_inv";
 
+/// Decoded bytes that are worth a thread.
+const MIN_BYTES_OF_THREAD: usize = 1 << 20;
+
 /// Elements that share a scale: rows, columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockSize {
@@ -100,27 +103,48 @@ pub(super) struct Matrix<'a> {
 }
 
 impl Matrix<'_> {
-    /// The values of some rows, as little-endian f32.
+    /// The values of some rows, as little-endian f32; large ones by all cores.
     pub(super) fn decode(&self, rows: Range<usize>) -> Vec<u8> {
-        let mut out = Vec::with_capacity(rows.len() * self.cols * size_of::<f32>());
-        if self.cols == 0 {
+        let row_bytes = self.cols * size_of::<f32>();
+        let mut out = vec![0; rows.len() * row_bytes];
+        if out.is_empty() {
             return out;
         }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (out.len() / MIN_BYTES_OF_THREAD).clamp(1, cores);
+        let rows_each = rows.len().div_ceil(threads);
+        let mut parts = (rows.start..)
+            .step_by(rows_each)
+            .zip(out.chunks_mut(rows_each * row_bytes));
+        let own = parts.next();
+        std::thread::scope(|scope| {
+            for (first, part) in parts {
+                scope.spawn(move || self.decode_into(first, part));
+            }
+            if let Some((first, part)) = own {
+                self.decode_into(first, part);
+            }
+        });
+        out
+    }
+
+    /// Fills `out` with the rows from `first` on.
+    fn decode_into(&self, first: usize, out: &mut [u8]) {
         let scale_row_bytes = self.cols.div_ceil(self.block.cols) * size_of::<f32>();
-        for row in rows {
+        let rows = out.chunks_exact_mut(self.cols * size_of::<f32>());
+        for (row, out) in (first..).zip(rows) {
             let codes = &self.codes[row * self.cols..][..self.cols];
             let scales = &self.scales[row / self.block.rows * scale_row_bytes..][..scale_row_bytes];
-            let blocks = codes.chunks(self.block.cols);
-            for (codes, scale) in blocks.zip(scales.as_chunks::<4>().0) {
+            let blocks = codes
+                .chunks(self.block.cols)
+                .zip(out.as_chunks_mut::<4>().0.chunks_mut(self.block.cols));
+            for ((codes, out), scale) in blocks.zip(scales.as_chunks::<4>().0) {
                 let scale = f32::from_le_bytes(*scale);
-                out.extend(
-                    codes
-                        .iter()
-                        .flat_map(|&code| (E4M3[usize::from(code)] * scale).to_le_bytes()),
-                );
+                for (out, &code) in out.iter_mut().zip(codes) {
+                    *out = (E4M3[usize::from(code)] * scale).to_le_bytes();
+                }
             }
         }
-        out
     }
 }
 

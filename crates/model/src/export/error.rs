@@ -20,6 +20,10 @@ pub enum ExportError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
 
+    /// Whoever watched the progress ended the job.
+    #[error("stopped before the end; nothing was written")]
+    Stopped,
+
     /// The folder to write is there already, with something in it, or is a file.
     #[error("{}: exists already; name a folder that does not exist or is empty", path.display())]
     Occupied {

@@ -23,6 +23,7 @@ use glim_quant::GgmlType;
 
 pub use self::error::ExportError;
 pub use self::general::General;
+pub use self::recode::Progress;
 pub use self::types::FileType;
 pub use self::write::{write, write_split};
 use crate::checkpoint::{Checkpoint, TensorDesc};

@@ -4,7 +4,8 @@
 //! to f32 and on to the new one. What has the new type already is passed on as it is.
 
 use std::borrow::Cow;
-use std::io;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
 
 use glim_quant::{GgmlType, QuantError, dequantize, quantize};
 
@@ -30,6 +31,22 @@ pub(super) enum Failure {
     Export(ExportError),
 }
 
+/// Is told of bytes that were written; [`ControlFlow::Break`] ends the job.
+pub type Progress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
+
+/// Writes bytes and tells of them.
+pub(super) fn put(
+    out: &mut dyn Write,
+    bytes: &[u8],
+    progress: &mut Progress<'_>,
+) -> Result<(), Failure> {
+    out.write_all(bytes).map_err(Failure::Io)?;
+    match progress(bytes.len() as u64) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Failure::Export(ExportError::Stopped)),
+    }
+}
+
 /// Which tensor of which source, for messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
@@ -52,14 +69,14 @@ impl Recoder {
         pieces: impl Iterator<Item = Cow<'p, [u8]>>,
         (from, to): (GgmlType, GgmlType),
         place: Place<'_>,
-        put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+        put: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let chunk_bytes = CHUNK_ELEMENTS / from.block_elems() * from.block_bytes();
         let mut first = 0u64;
         for piece in pieces {
             for batch in piece.chunks(chunk_bytes * self.jobs.len()) {
                 if from == to {
-                    put(batch).map_err(Failure::Io)?;
+                    put(batch)?;
                     continue;
                 }
                 let chunks: Vec<&[u8]> = batch.chunks(chunk_bytes).collect();
@@ -69,7 +86,7 @@ impl Recoder {
                     if let Some(refused) = job.refused.take() {
                         return Err(Failure::Export(refused.at(place, first)));
                     }
-                    put(&job.bytes).map_err(Failure::Io)?;
+                    put(&job.bytes)?;
                     first += job.values.len() as u64;
                 }
             }

@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 
 use glim_gguf::{GgufError, Source, Writer};
 
-use super::recode::{Failure, Place, Recoder};
+use super::recode::{Failure, Place, Progress, Recoder, put};
 use super::{ExportError, ExportPlan, ExportTensor};
 use crate::checkpoint::Checkpoint;
 
 /// Writes the file at `path`; one that is there is replaced. `progress` is called with the bytes of a piece of tensor
-/// data when it has been written; they add up to [`ExportPlan::data_bytes`].
+/// data when it has been written; they add up to [`ExportPlan::data_bytes`]. It may end the job.
 ///
 /// # Errors
-/// The checkpoint cannot be read, the type cannot store its weights, or the file cannot be written. No file is left
-/// behind then.
+/// The checkpoint cannot be read, the type cannot store its weights, the file cannot be written, or `progress` ended it.
+/// No file is left behind then.
 pub fn write(
     checkpoint: &Checkpoint,
     plan: &ExportPlan<'_>,
     path: &Path,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut Progress<'_>,
 ) -> Result<(), ExportError> {
     with_writer(checkpoint, plan, progress, |writer| writer.write(path))
 }
@@ -35,7 +35,7 @@ pub fn write_split(
     plan: &ExportPlan<'_>,
     (dir, stem): (&Path, &str),
     max_bytes: u64,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut Progress<'_>,
 ) -> Result<Vec<PathBuf>, ExportError> {
     with_writer(checkpoint, plan, progress, |writer| {
         writer.write_split_by_size(dir, stem, max_bytes)
@@ -45,7 +45,7 @@ pub fn write_split(
 fn with_writer<T>(
     checkpoint: &Checkpoint,
     plan: &ExportPlan<'_>,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut Progress<'_>,
     write: impl FnOnce(Writer<'_>) -> Result<T, GgufError>,
 ) -> Result<T, ExportError> {
     let origin = checkpoint.source().name();
@@ -83,7 +83,7 @@ fn with_writer<T>(
 struct Shared<'a> {
     recoder: Recoder,
     failure: Option<ExportError>,
-    progress: &'a mut dyn FnMut(u64),
+    progress: &'a mut Progress<'a>,
 }
 
 fn convert(
@@ -100,11 +100,7 @@ fn convert(
         tensor: tensor.name(),
     };
     let progress = &mut *shared.progress;
-    let mut put = |bytes: &[u8]| {
-        out.write_all(bytes)?;
-        progress(bytes.len() as u64);
-        Ok(())
-    };
+    let mut put = |bytes: &[u8]| put(out, bytes, progress);
     shared
         .recoder
         .run(pieces, (tensor.desc.ty, tensor.ty), place, &mut put)

@@ -6,13 +6,13 @@ use super::Emitter;
 use crate::arch::EmitError;
 use crate::catalogue::Role;
 
-/// `down(silu(gate x) ⊙ up x)`.
+/// `down(silu(gate x) ⊙ up x)`, of a rank its addend.
 pub(crate) fn swiglu(
     e: &mut Emitter<'_>,
     x: BufferId,
     [gate, up, down]: [Role; 3],
-    inner: usize,
 ) -> Result<BufferId, EmitError> {
+    let inner = e.local(gate, 0)?;
     let outs = e.linear(x, &[(gate, &[inner]), (up, &[inner])], Precision::Fast)?;
     let what = down
         .gguf_suffix()
@@ -33,11 +33,11 @@ pub(crate) fn swiglu(
 
 /// The dense MLP.
 pub(crate) fn dense(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitError> {
-    let inner = e.config().intermediate_size;
-    swiglu(e, x, [Role::FfnGate, Role::FfnUp, Role::FfnDown], inner)
+    swiglu(e, x, [Role::FfnGate, Role::FfnUp, Role::FfnDown])
 }
 
-/// Routed experts, weighted, plus the shared expert, which is neither gated nor scaled.
+/// Routed experts, weighted, plus the shared expert, which is neither gated nor scaled. The router is whole on each rank, and
+/// sees the same bits on each; a rank's addends of both kinds of experts are summed before they meet the others'.
 pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitError> {
     let c = e.config().clone();
     let m = &c.moe;
@@ -87,12 +87,10 @@ pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitErro
     if m.n_shared_experts == 0 {
         return Ok(routed);
     }
-    let inner = m.n_shared_experts * m.moe_intermediate_size;
     let shared = swiglu(
         e,
         x,
         [Role::FfnGateShexp, Role::FfnUpShexp, Role::FfnDownShexp],
-        inner,
     )?;
     Ok(e.add("ffn_moe", routed, shared))
 }

@@ -4,27 +4,36 @@
 //! Its heads are laid out `[rope ‖ rest]`, the opposite of attention's queries. Keys go through a real LayerNorm with bias and
 //! are cached also while the context is shorter than `topk`.
 
-use glim_plan::{BufferId, Cols, InputKind, Op, Precision};
+use glim_plan::{BufferId, Cols, Gather, InputKind, Op, Precision};
 
 use super::{Emitter, all};
 use crate::arch::{EmitError, index_key_state};
 use crate::catalogue::Role;
 use crate::config::IndexerKind;
 
-/// Emits scores and choice for the normed rows `a`; `q` and `k_raw` are the products with the indexer's two big matrices.
-/// Returns the chosen positions `[T, topk]`.
+/// What each index head counts for the normed rows `a`, `[T, Hi]`. In f32: it decides between near-equal positions.
+pub(crate) fn head_weights(
+    e: &mut Emitter<'_>,
+    a: BufferId,
+    gathers: &mut Vec<Gather>,
+) -> Result<BufferId, EmitError> {
+    let heads = [e.config().indexer.n_heads];
+    let parts: [(Role, &[usize]); 1] = [(Role::IndexerProj, &heads)];
+    Ok(e.linear_whole(a, &parts, Precision::F32, gathers)?[0])
+}
+
+/// Emits scores and choice; `q` and `k_raw` are the products with the indexer's two big matrices, `weights` what each head counts.
+/// Every rank has all of them whole, and chooses the same. Returns the chosen positions `[T, topk]`.
 pub(crate) fn select(
     e: &mut Emitter<'_>,
     layer: usize,
-    a: BufferId,
     q: BufferId,
+    weights: BufferId,
     k_raw: BufferId,
 ) -> Result<BufferId, EmitError> {
     let c = e.config().clone();
     let ix = &c.indexer;
 
-    // In f32: these weights decide between near-equal positions.
-    let weights = e.linear(a, &[(Role::IndexerProj, &[ix.n_heads])], Precision::F32)?[0];
     let (weight, bias) = (
         e.weight(Role::IndexerKNormWeight)?,
         e.weight(Role::IndexerKNormBias)?,

@@ -20,8 +20,9 @@ pub(crate) fn attention(
     topk: &mut Option<BufferId>,
 ) -> Result<BufferId, EmitError> {
     let c = e.config().clone();
+    // This rank's heads; the latents are every rank's.
     let (heads, rank, rope, nope) = (
-        c.n_heads,
+        e.local(Role::AttnKB, 0)?,
         c.kv_lora_rank,
         c.qk_rope_head_dim,
         c.qk_nope_head_dim,
@@ -36,8 +37,14 @@ pub(crate) fn attention(
     if full {
         down.push((Role::IndexerAttnK, &index_key));
     }
-    let down = e.linear(a, &down, Precision::Fast)?;
+    let mut gathers = Vec::new();
+    let down = e.linear_whole(a, &down, Precision::Fast, &mut gathers)?;
     let (q_a, kv_a) = (down[0], down[1]);
+    let index_weights = match full {
+        true => Some(indexer::head_weights(e, a, &mut gathers)?),
+        false => None,
+    };
+    e.all_gather("attn_latent_gather", gathers);
 
     // Queries; the indexer's come from the same normed latent.
     let qr = e.rms_norm(
@@ -47,13 +54,7 @@ pub(crate) fn attention(
         c.latent_norm_eps,
     )?;
     let q_shape = [heads, c.qk_head_dim()];
-    let index_q_shape = [c.indexer.n_heads, c.indexer.head_dim];
-    let mut up: Vec<(Role, &[usize])> = vec![(Role::AttnQB, &q_shape)];
-    if full {
-        up.push((Role::IndexerAttnQB, &index_q_shape));
-    }
-    let up = e.linear(qr, &up, Precision::Fast)?;
-    let q = up[0];
+    let (q, index_q) = queries(e, qr, &q_shape, full)?;
     e.rope("attn_q_rope", q, nope, RopeStyle::Interleaved);
 
     // The cached row: the norm covers the latent only, the rotation the rest only.
@@ -83,8 +84,8 @@ pub(crate) fn attention(
         },
     );
 
-    if full {
-        *topk = Some(indexer::select(e, layer, a, up[1], down[2])?);
+    if let (Some(q), Some(weights), Some(k)) = (index_q, index_weights, down.get(2)) {
+        *topk = Some(indexer::select(e, layer, q, weights, *k)?);
     }
     let Some(chosen) = *topk else {
         return Err(EmitError::NoFullIndexer { layer });
@@ -137,4 +138,34 @@ pub(crate) fn attention(
         },
     );
     e.linear1(o, Role::AttnOutput, &[c.hidden_size])
+}
+
+/// Attention's queries, of this rank's heads, and the index queries, of all heads: both from the normed latent `qr`, and in one
+/// operation where no part has to be gathered.
+fn queries(
+    e: &mut Emitter<'_>,
+    qr: BufferId,
+    q_shape: &[usize],
+    full: bool,
+) -> Result<(BufferId, Option<BufferId>), EmitError> {
+    if !full {
+        return Ok((
+            e.linear(qr, &[(Role::AttnQB, q_shape)], Precision::Fast)?[0],
+            None,
+        ));
+    }
+    let index_shape = [e.config().indexer.n_heads, e.config().indexer.head_dim];
+    let index_rows = index_shape.iter().product::<usize>();
+    if e.local(Role::IndexerAttnQB, 0)? == index_rows {
+        let parts: [(Role, &[usize]); 2] =
+            [(Role::AttnQB, q_shape), (Role::IndexerAttnQB, &index_shape)];
+        let both = e.linear(qr, &parts, Precision::Fast)?;
+        return Ok((both[0], Some(both[1])));
+    }
+    let mut gathers = Vec::new();
+    let parts: [(Role, &[usize]); 1] = [(Role::IndexerAttnQB, &index_shape)];
+    let index_q = e.linear_whole(qr, &parts, Precision::Fast, &mut gathers)?[0];
+    e.all_gather("indexer.q_gather", gathers);
+    let q = e.linear(qr, &[(Role::AttnQB, q_shape)], Precision::Fast)?[0];
+    Ok((q, Some(index_q)))
 }

@@ -5,8 +5,8 @@ pub(crate) mod indexer;
 pub(crate) mod mla;
 
 use glim_plan::{
-    BufferId, Cols, GgmlType, InputKind, Op, Paging, PlanBuilder, Precision, RopeSpec, Rows,
-    StateDecl, StepKind,
+    BufferDecl, BufferId, BufferKind, CollectiveId, Cols, Gather, GgmlType, InputKind, Op, Paging,
+    PlanBuilder, Precision, RopeSpec, Rows, StateDecl, StepKind,
 };
 
 use crate::arch::{EmitError, EmitRequest};
@@ -21,6 +21,8 @@ pub(crate) struct Emitter<'a> {
     pub(crate) request: &'a EmitRequest,
     /// The layer that is being emitted; `None` for what occurs once.
     pub(crate) layer: Option<usize>,
+    /// Collectives so far.
+    pub(crate) collectives: u32,
 }
 
 impl Emitter<'_> {
@@ -41,13 +43,62 @@ impl Emitter<'_> {
         }
     }
 
+    /// This rank's part of a weight.
     pub(crate) fn weight(&mut self, role: Role) -> Result<BufferId, EmitError> {
-        match self.inventory.weight(role, self.layer) {
-            Some((name, ty, shape)) => Ok(self.b.weight(&name, ty, shape)),
-            None => Err(EmitError::NoWeight {
-                name: role.gguf_name(self.layer),
-            }),
+        let weight = self.inventory.weight(role, self.layer, self.request.rank);
+        let weight = weight.ok_or_else(|| self.no_weight(role))?;
+        Ok(self.b.declare(BufferDecl {
+            name: weight.name,
+            kind: BufferKind::Weight,
+            dtype: weight.ty,
+            shape: weight.shape.to_vec(),
+            rows: Rows::Whole,
+            placement: weight.placement,
+        }))
+    }
+
+    /// Length of an axis of a weight on each rank.
+    pub(crate) fn lens(&self, role: Role, axis: usize) -> Result<Vec<usize>, EmitError> {
+        let lens = self.inventory.lens(role, self.layer, axis);
+        lens.ok_or_else(|| self.no_weight(role))
+    }
+
+    /// The same on this rank.
+    pub(crate) fn local(&self, role: Role, axis: usize) -> Result<usize, EmitError> {
+        let lens = self.lens(role, axis)?;
+        let own = lens.get(self.request.rank).copied();
+        own.ok_or_else(|| self.no_weight(role))
+    }
+
+    fn no_weight(&self, role: Role) -> EmitError {
+        EmitError::NoWeight {
+            name: role.gguf_name(self.layer),
         }
+    }
+
+    /// The sum of the ranks' rows of the residual's width; of one rank alone, what it has.
+    pub(crate) fn all_reduce(&mut self, what: &str, x: BufferId) -> BufferId {
+        if self.request.world_size == 1 {
+            return x;
+        }
+        let out = self.temp(&format!("{what}.out"), &[self.config().hidden_size]);
+        let (id, wire) = (self.collective(), self.request.wire);
+        self.op(what, Op::AllReduce { id, wire, x, out });
+        out
+    }
+
+    /// Puts the ranks' parts side by side, if there are any.
+    pub(crate) fn all_gather(&mut self, what: &str, gathers: Vec<Gather>) {
+        if gathers.is_empty() {
+            return;
+        }
+        let (id, wire) = (self.collective(), self.request.wire);
+        self.op(what, Op::AllGather { id, wire, gathers });
+    }
+
+    fn collective(&mut self) -> CollectiveId {
+        self.collectives += 1;
+        CollectiveId(self.collectives - 1)
     }
 
     /// An f32 temporary with a row of `shape` for each row of the step.
@@ -106,33 +157,86 @@ impl Emitter<'_> {
         Ok(out)
     }
 
-    /// Products of one input with several weights: `(role, shape of a result's row)` each. Results are named
-    /// after the weights; the operation after the first of them.
+    /// Products of one input with several weights: `(role, shape of a result's row on this rank)` each. Results are named
+    /// after the weights; the operation after all of them.
     pub(crate) fn linear(
         &mut self,
         x: BufferId,
         parts: &[(Role, &[usize])],
         precision: Precision,
     ) -> Result<Vec<BufferId>, EmitError> {
-        let mut weights = Vec::with_capacity(parts.len());
+        let out =
+            |(role, shape): &(Role, &[usize])| self.temp(&format!("{}.out", stem(*role)), shape);
+        let outs: Vec<BufferId> = parts.iter().map(out).collect();
+        let roles: Vec<Role> = parts.iter().map(|(role, _)| *role).collect();
+        self.products(x, &roles, outs.clone(), precision)?;
+        Ok(outs)
+    }
+
+    /// The same where each rank needs the results whole: `(role, shape of the whole result's row)`. What ranks hold a part of goes
+    /// to `gathers`, and is there once these are gathered.
+    pub(crate) fn linear_whole(
+        &mut self,
+        x: BufferId,
+        parts: &[(Role, &[usize])],
+        precision: Precision,
+        gathers: &mut Vec<Gather>,
+    ) -> Result<Vec<BufferId>, EmitError> {
         let mut outs = Vec::with_capacity(parts.len());
-        let mut names = Vec::with_capacity(parts.len());
+        let mut wholes = Vec::with_capacity(parts.len());
         for (role, shape) in parts {
-            let what = role.gguf_suffix().trim_end_matches(".weight");
-            weights.push(self.weight(*role)?);
-            outs.push(self.temp(&format!("{what}.out"), shape));
-            names.push(what);
+            let whole = self.temp(&format!("{}.out", stem(*role)), shape);
+            wholes.push(whole);
+            let rows = self.local(*role, 0)?;
+            if rows == shape.iter().product::<usize>() {
+                outs.push(whole);
+                continue;
+            }
+            // Whole heads, if a row has any.
+            let inner: usize = shape[1..].iter().product();
+            let lens: Vec<usize> = self.lens(*role, 0)?.iter().map(|n| n / inner).collect();
+            if lens.contains(&0) {
+                return Err(EmitError::IdleRank {
+                    name: role.gguf_name(self.layer),
+                    world_size: self.request.world_size,
+                });
+            }
+            let mut own = shape.to_vec();
+            own[0] = rows / inner;
+            let part = self.temp(&format!("{}.part", stem(*role)), &own);
+            outs.push(part);
+            gathers.push(Gather {
+                x: part,
+                out: whole,
+                lens,
+            });
         }
+        let roles: Vec<Role> = parts.iter().map(|(role, _)| *role).collect();
+        self.products(x, &roles, outs, precision)?;
+        Ok(wholes)
+    }
+
+    fn products(
+        &mut self,
+        x: BufferId,
+        roles: &[Role],
+        outs: Vec<BufferId>,
+        precision: Precision,
+    ) -> Result<(), EmitError> {
+        let weights = roles.iter().map(|role| self.weight(*role));
+        let weights = weights.collect::<Result<_, _>>()?;
+        let names: Vec<&str> = roles.iter().map(|role| stem(*role)).collect();
+        let label = names.join("+");
         self.op(
-            &names.join("+"),
+            &label,
             Op::Linear {
                 x,
                 weights,
-                outs: outs.clone(),
+                outs,
                 precision,
             },
         );
-        Ok(outs)
+        Ok(())
     }
 
     /// One product.
@@ -168,6 +272,11 @@ impl Emitter<'_> {
         let positions = self.b.input(InputKind::Positions);
         self.op(what, Op::Rope { x, positions, spec });
     }
+}
+
+/// What a weight is called in labels.
+fn stem(role: Role) -> &'static str {
+    role.gguf_suffix().trim_end_matches(".weight")
 }
 
 /// All columns of a buffer whose last axis has `len` elements.

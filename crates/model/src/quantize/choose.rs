@@ -568,8 +568,10 @@ mod tests {
 
     #[test]
     fn without_a_mix_only_named_tensors_change() {
-        let mut options = Options::default();
-        options.types = vec![TypeFor::parse("attn_q_b=q8_0").unwrap()];
+        let options = Options {
+            types: vec![TypeFor::parse("attn_q_b=q8_0").unwrap()],
+            ..Options::default()
+        };
         let dims = [2048, 16384];
         let copied = ("BF16", "copied");
         check(&options, FACTS, "blk.0.attn_q_a.weight", &dims, copied);

@@ -1,6 +1,10 @@
 //! Why a file cannot be quantised.
 
+use std::fmt;
+use std::path::PathBuf;
+
 use glim_gguf::GgufError;
+use glim_quant::GgmlType;
 
 use super::Mix;
 
@@ -58,6 +62,79 @@ pub enum QuantizeError {
         /// Layers of the model.
         n_layers: usize,
     },
+
+    /// A tensor that must change and that cannot be read.
+    #[error(
+        "{origin}: tensor `{tensor}` is of type {ty}, which glim cannot decode: start from a file with other types"
+    )]
+    CannotDecode {
+        /// The file.
+        origin: String,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        ty: GgmlType,
+    },
+
+    /// A type that makes garbage without an importance matrix.
+    #[error(
+        "tensor `{tensor}` would become {ty} in a file of type q2_k_s, which needs an importance matrix that knows the tensor: make one with `glim imatrix` and give it with --imatrix, or use q2_k"
+    )]
+    NeedsImatrix {
+        /// The tensor.
+        tensor: String,
+        /// The type it would get.
+        ty: GgmlType,
+    },
+
+    /// A file that is no importance matrix, or one of another model.
+    #[error("{}: {reason}", path.display())]
+    BadImatrix {
+        /// The file.
+        path: PathBuf,
+        /// What was found and what was expected.
+        reason: String,
+    },
+
+    /// A weight that is none, or that the type cannot store.
+    #[error("{origin}: tensor `{tensor}`: {place} {problem}")]
+    BadNumber {
+        /// The file.
+        origin: String,
+        /// The tensor.
+        tensor: String,
+        /// Where.
+        place: Place,
+        /// What is wrong with it.
+        problem: String,
+    },
+
+    /// The file to write is one that is read.
+    #[error("{}: is the file to read as well: write another one", path.display())]
+    SameFile {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A place in a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The matrix, if there are several: an expert or a head.
+    pub matrix: Option<usize>,
+    /// Row of the matrix.
+    pub row: usize,
+    /// Column.
+    pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(matrix) = self.matrix {
+            write!(f, "matrix {matrix}, ")?;
+        }
+        write!(f, "row {}, column {}", self.row, self.column)
+    }
 }
 
 fn mix_names() -> String {

@@ -23,7 +23,7 @@ pub use self::shape::{Changes, Shape};
 pub use self::types::{Published, TypeRule};
 pub use self::write::{Data, Target, write};
 use crate::catalogue::{Role, TensorSpec, catalogue, mtp_catalogue};
-use crate::config::Config;
+use crate::config::{Config, IndexerKind};
 use crate::export::keys;
 use crate::quantize::QuantizeError;
 
@@ -113,7 +113,9 @@ impl SynthPlan {
         name: &str,
         text: &Metadata,
     ) -> Result<Self, SynthError> {
-        let specs = [catalogue(config), mtp_catalogue(config)].concat();
+        let mut specs = [catalogue(config), mtp_catalogue(config)].concat();
+        let has_indexer = config.indexer.kinds.contains(&IndexerKind::Full);
+        specs.retain(|spec| has_indexer || !spec.role.is_indexer());
         let chosen = types.types(&specs, config)?;
         let tensors: Vec<SynthTensor> = specs
             .into_iter()
@@ -133,7 +135,9 @@ impl SynthPlan {
         metadata.set("general.name", name);
         let keys = keys::of_config(config, config.n_mtp_layers, types.file_type());
         for (key, value) in keys {
-            metadata.set(key, value);
+            if has_indexer || !key.contains(".indexer.") {
+                metadata.set(key, value);
+            }
         }
         for (key, value) in text.iter() {
             metadata.set(key, Value::clone(value));

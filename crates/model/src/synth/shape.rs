@@ -11,7 +11,9 @@ pub enum Shape {
     Glm5,
     /// GLM-5.2: an indexer in 21 of 78 layers, a million tokens of context.
     Glm52,
-    /// The model that is built into glim: 12 million parameters.
+    /// GLM-4.7-Flash: the same family without an indexer, which GGUF calls `deepseek2` and glim does not run; llama.cpp does.
+    Glm47Flash,
+    /// The model that is built into glim: 20 million parameters.
     Tiny,
 }
 
@@ -30,13 +32,14 @@ pub struct Changes {
 
 impl Shape {
     /// All shapes.
-    pub const ALL: &'static [Shape] = &[Self::Glm5, Self::Glm52, Self::Tiny];
+    pub const ALL: &'static [Shape] = &[Self::Glm5, Self::Glm52, Self::Glm47Flash, Self::Tiny];
 
     /// What the command line calls it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Glm5 => "glm-5",
             Self::Glm52 => "glm-5.2",
+            Self::Glm47Flash => "glm-4.7-flash",
             Self::Tiny => "tiny",
         }
     }
@@ -49,6 +52,7 @@ impl Shape {
         let mut config = match self {
             Self::Glm5 => Config::glm5(),
             Self::Glm52 => Config::glm52(),
+            Self::Glm47Flash => glm47_flash(),
             Self::Tiny => Config::tiny_glm5(),
         };
         if let Some(layers) = changes.layers {
@@ -72,6 +76,23 @@ impl Shape {
         }
         Ok(config)
     }
+}
+
+/// Not a public [`Config`]: no plan is made of it.
+fn glm47_flash() -> Config {
+    let mut config = Config::glm5();
+    config.arch = "deepseek2".to_owned();
+    config.n_layers = 47;
+    config.hidden_size = 2048;
+    (config.n_heads, config.q_lora_rank) = (20, 768);
+    config.intermediate_size = 10_240;
+    config.moe.n_routed_experts = 64;
+    config.moe.num_experts_per_tok = 4;
+    config.moe.moe_intermediate_size = 1536;
+    config.moe.first_dense_layers = 1;
+    config.moe.routed_scaling_factor = 1.8;
+    config.indexer.kinds = vec![IndexerKind::Shared; config.n_layers];
+    config
 }
 
 fn check(what: &'static str, found: usize, fewest: usize, most: usize) -> Result<(), SynthError> {
@@ -147,5 +168,20 @@ mod tests {
             ..none
         };
         assert_eq!(refused(vocab), "vocab 0: expected 1 to 16777216");
+    }
+
+    #[test]
+    fn glm47_flash_has_the_tensors_that_are_published() {
+        let config = Shape::Glm47Flash.config(Changes::default()).unwrap();
+        let rule = crate::synth::TypeRule::from_name("q8_0").unwrap();
+        let text = glim_gguf::Metadata::new();
+        let plan = crate::synth::SynthPlan::new(&config, rule, "Flash", &text).unwrap();
+        let specs: Vec<_> = plan.tensors.into_iter().map(|tensor| tensor.spec).collect();
+        assert_eq!(specs, crate::shard::PaperModel::glm47_flash().tensors);
+        assert!(
+            plan.metadata
+                .iter()
+                .all(|(key, _)| !key.contains("indexer"))
+        );
     }
 }

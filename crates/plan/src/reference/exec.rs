@@ -4,11 +4,14 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use glim_quant::GgmlType;
+
 use super::recompute::{Live, Matrix, Operands, Output, Recompute, Rows};
 use super::{Prepared, ReferenceBackend, poison_of};
 use crate::backend::{BackendError, StepId, StepResults};
 use crate::buffer::{self, BufferId, BufferKind};
-use crate::op::Op;
+use crate::collective::{GatherRows, all_gather, all_reduce};
+use crate::op::{CollectiveId, Gather, Op};
 
 pub(super) struct Run<'a> {
     backend: &'a mut ReferenceBackend,
@@ -49,6 +52,7 @@ impl<'a> Run<'a> {
         for index in 0..self.prepared().plan.ops.len() {
             let node = self.prepared().plan.ops[index].clone();
             let skipped = self.backend.options.skip.as_ref() == Some(&node.label);
+            self.backend.ranks().begin(index);
             for part in node.op.parts() {
                 let access = part.access();
                 if self.backend.options.poison {
@@ -77,6 +81,13 @@ impl<'a> Run<'a> {
 
     /// Computes one operation and stores what it gives.
     fn op(&mut self, label: &str, op: &Op) -> Result<(), BackendError> {
+        match op {
+            Op::AllReduce { id, wire, x, out } => {
+                return self.all_reduce(*id, *wire, *x, *out);
+            }
+            Op::AllGather { id, wire, gathers } => return self.all_gather(*id, *wire, gathers),
+            _ => {}
+        }
         let memory = self.memory();
         let recompute = Recompute::new(&memory.prepared().plan, &memory, self.live, 1);
         let rows: Vec<usize> = (0..recompute.live_rows(op)).collect();
@@ -84,6 +95,66 @@ impl<'a> Run<'a> {
             self.store(output);
         }
         Ok(())
+    }
+
+    fn all_reduce(
+        &mut self,
+        id: CollectiveId,
+        wire: GgmlType,
+        x: BufferId,
+        out: BufferId,
+    ) -> Result<(), BackendError> {
+        let memory = self.memory();
+        let x: &[f32] = bytemuck::cast_slice(&memory.words(x)[..self.live_words(x)]);
+        let mut values = vec![0.0; x.len()];
+        all_reduce(&*self.backend.ranks(), id, wire, x, &mut values)
+            .map_err(|failure| failure.in_plan(&self.prepared().plan))?;
+        let span = self.memory().span(out);
+        self.backend.arena[span][..values.len()].copy_from_slice(bytemuck::cast_slice(&values));
+        Ok(())
+    }
+
+    fn all_gather(
+        &mut self,
+        id: CollectiveId,
+        wire: GgmlType,
+        gathers: &[Gather],
+    ) -> Result<(), BackendError> {
+        let memory = self.memory();
+        let mut outs: Vec<Vec<u32>> = gathers
+            .iter()
+            .map(|g| vec![0; self.live_words(g.out)])
+            .collect();
+        let mut parts = Vec::with_capacity(gathers.len());
+        for (g, out) in gathers.iter().zip(&mut outs) {
+            let x = self.prepared().plan.buffer(g.x);
+            let inner: usize = x.shape[2..].iter().product();
+            parts.push(GatherRows {
+                x: &memory.words(g.x)[..self.live_words(g.x)],
+                out,
+                widths: g.lens.iter().map(|n| n * inner).collect(),
+                is_f32: x.dtype == GgmlType::F32,
+            });
+        }
+        all_gather(&*self.backend.ranks(), id, wire, &mut parts)
+            .map_err(|failure| failure.in_plan(&self.prepared().plan))?;
+        drop(parts);
+        for (g, out) in gathers.iter().zip(outs) {
+            let span = self.memory().span(g.out);
+            self.backend.arena[span][..out.len()].copy_from_slice(&out);
+        }
+        Ok(())
+    }
+
+    /// Words of the live rows of an activation.
+    fn live_words(&self, id: BufferId) -> usize {
+        let buffer = self.prepared().plan.buffer(id);
+        let rows = match buffer.rows {
+            buffer::Rows::Tokens => self.live.tokens,
+            buffer::Rows::Outputs => self.live.outputs,
+            buffer::Rows::Whole => buffer.shape.first().copied().unwrap_or(1),
+        };
+        rows * buffer.row_elements()
     }
 
     fn store(&mut self, Output { buffer, rows }: Output) {

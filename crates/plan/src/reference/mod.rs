@@ -11,6 +11,7 @@ pub mod moe;
 pub mod recompute;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use glim_quant::{GgmlType, dequantize};
 
@@ -18,6 +19,7 @@ use crate::arrange::{Arrangement, arrange, check_arrangement};
 use crate::backend::{Backend, BackendError, Caps, ReadTarget, StepId, StepResults, WeightSource};
 use crate::buffer::{BufferKind, StateKind};
 use crate::check::check;
+use crate::collective::{Alone, Communicator};
 use crate::fuse::ADD_RMS_NORM;
 use crate::groups::WeightGroup;
 use crate::inputs::StepInputs;
@@ -43,6 +45,8 @@ pub struct ReferenceOptions {
     pub poison: bool,
     /// Label of an operation to leave out: shows in tests that a check sees it.
     pub skip: Option<String>,
+    /// The other ranks; `None`: there are none.
+    pub ranks: Option<Arc<dyn Communicator>>,
 }
 
 struct Weight {
@@ -84,6 +88,11 @@ impl ReferenceBackend {
             options,
             ..Self::default()
         }
+    }
+
+    fn ranks(&self) -> Arc<dyn Communicator> {
+        let alone = || Arc::new(Alone) as Arc<dyn Communicator>;
+        self.options.ranks.clone().unwrap_or_else(alone)
     }
 
     fn missing(plan: &str, what: &'static str, name: &str, action: &'static str) -> BackendError {
@@ -229,10 +238,16 @@ impl Backend for ReferenceBackend {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
-        if plan.world_size != 1 {
-            return Err(
-                self.unsupported(plan, format!("it runs one rank, not {}", plan.world_size))
+        let ranks = self.ranks();
+        if (plan.rank, plan.world_size) != (ranks.rank(), ranks.world_size()) {
+            let reason = format!(
+                "it is rank {} of {}, not {} of {}",
+                ranks.rank(),
+                ranks.world_size(),
+                plan.rank,
+                plan.world_size
             );
+            return Err(self.unsupported(plan, reason));
         }
         check(plan)?;
         self.bind(plan)?;

@@ -130,7 +130,7 @@ impl Feed {
         check(&plan).unwrap();
         let mut backend = ReferenceBackend::new(ReferenceOptions {
             poison: true,
-            skip: None,
+            ..ReferenceOptions::default()
         });
         backend
             .load(

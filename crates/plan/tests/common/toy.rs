@@ -487,6 +487,7 @@ impl Toy {
             "sample",
             Op::Sample {
                 logits,
+                ids: None,
                 inputs,
                 carry,
                 out,

@@ -2,8 +2,8 @@
 //!
 //! An encoder is a function over whole blocks, named in the last column of the registry. Those of
 //! the element-wise types and of the types without a search do what gguf-py does, bit for bit
-//! (`legacy`); all others do what ggml's quantisers do (`k_quants`, `iq4`, `fp4`, `ternary`), which
-//! look for good scales (`search`) and may weight columns by their importance.
+//! (`legacy`); all others do what ggml's quantisers do (`k_quants`, `iq4`, `fp4`, `ternary`; `legacy`
+//! with weights), which look for good scales (`search`) and may weight columns by their importance.
 //!
 //! What cannot be stored is refused, not mangled. The blocked types share one scale among 32
 //! elements, so a single NaN or infinity would spoil its neighbours, and a scale beyond f16 (whose
@@ -100,9 +100,9 @@ pub fn quantize(ty: GgmlType, src: &[f32], dst: &mut [u8]) -> Result<(), QuantEr
 /// As [`quantize`], with weights that say how much an error in each column matters.
 ///
 /// `weights` has one number for each column, and `src` is whole rows of that many elements. Only
-/// their proportions count, and less than 2^-60 of the largest is nothing. The K-quants, IQ4_NL and IQ4_XS use them; the other types, whose scales
-/// follow from the extremes, are encoded as without (Q4_0 to Q5_1 too, for which ggml has a weighted
-/// search). A block whose weights are all zero is encoded as without, too.
+/// their proportions count, and less than 2^-60 of the largest is nothing. The K-quants, IQ4_NL,
+/// IQ4_XS and Q4_0 to Q5_1 use them; the other types, whose scales follow from the extremes, are
+/// encoded as without, as ggml does. A block whose weights are all zero is encoded as without, too.
 ///
 /// # Errors
 /// Those of [`quantize`]; and, before anything is written, [`QuantError::PartialRow`] if the columns

@@ -9,7 +9,7 @@
 //!
 //! # if false { // It takes seconds.
 //! check(&Subject::new("reference", Arithmetic::Exact, &|poison| {
-//!     Box::new(ReferenceBackend::new(ReferenceOptions { poison, skip: None }))
+//!     Box::new(ReferenceBackend::new(ReferenceOptions { poison, ..Default::default() }))
 //! }));
 //! # }
 //! ```
@@ -137,7 +137,7 @@ pub fn check(subject: &Subject<'_>) -> u64 {
 fn reference(poison: bool) -> Box<dyn Backend> {
     Box::new(ReferenceBackend::new(ReferenceOptions {
         poison,
-        skip: None,
+        ..ReferenceOptions::default()
     }))
 }
 

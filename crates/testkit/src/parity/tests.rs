@@ -173,6 +173,7 @@ fn every_operation_has_cases() {
         "Route",
         "Sample",
         "SelectRows",
+        "Shortlist",
         "SwiGlu",
         "TopKMerge",
     ];

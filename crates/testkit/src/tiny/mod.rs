@@ -70,6 +70,32 @@ impl Default for Dims {
 }
 
 impl Dims {
+    /// Sizes whose rows are whole blocks of K-quants, and whose inner widths of 1024 can be cut into four of them: matrices in
+    /// [`GgmlType::Q4_K`] but for `attn_k_b`, whose rows are narrower.
+    pub fn k_quants() -> Self {
+        Dims {
+            first_dense_layers: 1,
+            mtp: false,
+            hidden_size: 256,
+            vocab_size: 259,
+            n_heads: 4,
+            q_lora_rank: 512,
+            kv_lora_rank: 256,
+            qk_nope_head_dim: 64,
+            qk_rope_head_dim: 10,
+            v_head_dim: 256,
+            intermediate_size: 2048,
+            n_routed_experts: 5,
+            num_experts_per_tok: 2,
+            n_shared_experts: 1,
+            moe_intermediate_size: 1024,
+            index_n_heads: 6,
+            index_head_dim: 14,
+            index_topk: 9,
+            full: vec![true, false, true],
+        }
+    }
+
     /// Trunk layers.
     pub fn n_layers(&self) -> usize {
         self.full.len()

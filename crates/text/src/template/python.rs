@@ -209,6 +209,7 @@ pub(super) fn float_repr(number: f64) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use serde_json::json;
 

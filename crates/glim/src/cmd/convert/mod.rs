@@ -4,16 +4,19 @@ mod size;
 mod to_gguf;
 mod to_hf;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use glim_model::Checkpoint;
 use glim_model::checkpoint::Source;
-use glim_model::export::Mtp;
+use glim_model::export::{self, ExportError, Mtp};
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
+use crate::interrupt::Interrupt;
+use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
 
@@ -84,11 +87,35 @@ pub(crate) fn run(args: &ConvertArgs, ui: &Ui) -> Result<Exit, Failure> {
         ui.detail(|| format!("note: {oddity}"));
     }
     let start = Instant::now();
+    let interrupt = Interrupt::on_ctrl_c()?;
     let written = match checkpoint.source() {
-        Source::Hf(folder) => to_gguf::run(args, &checkpoint, folder, ui)?,
-        Source::Gguf(gguf) => to_hf::run(args, &checkpoint, gguf, ui)?,
+        Source::Hf(folder) => to_gguf::run(args, &checkpoint, folder, &interrupt, ui)?,
+        Source::Gguf(gguf) => to_hf::run(args, &checkpoint, gguf, &interrupt, ui)?,
     };
     report(&written, start.elapsed().as_secs_f64(), ui)
+}
+
+/// Carries an export out with a bar. Ctrl-C ends the process once nothing half-written is left.
+fn with_progress<T>(
+    total: u64,
+    interrupt: &Interrupt,
+    ui: &Ui,
+    write: impl FnOnce(&mut export::Progress<'_>) -> Result<T, ExportError>,
+) -> Result<T, Failure> {
+    let mut bar = Progress::new(ui, "converting", Unit::Bytes, total);
+    let written = write(&mut |bytes| {
+        bar.add(bytes);
+        if interrupt.is_set() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    drop(bar);
+    match written {
+        Err(ExportError::Stopped) => interrupt.end(),
+        written => Ok(written?),
+    }
 }
 
 impl ConvertArgs {

@@ -9,9 +9,9 @@ use glim_model::export::{self, ExportOptions, ExportPlan, FileType, General};
 use glim_plan::GgmlType;
 use glim_text::{TextOptions, from_hf, to_gguf};
 
-use super::{ConvertArgs, TypeChoice, Written};
+use super::{ConvertArgs, TypeChoice, Written, with_progress};
 use crate::exit::Failure;
-use crate::progress::{Progress, Unit};
+use crate::interrupt::Interrupt;
 use crate::ui::Ui;
 
 const EXTENSION: &str = "gguf";
@@ -20,6 +20,7 @@ pub(super) fn run(
     args: &ConvertArgs,
     checkpoint: &Checkpoint,
     folder: &HfFolder,
+    interrupt: &Interrupt,
     ui: &Ui,
 ) -> Result<Written, Failure> {
     // Also keeps a slip from replacing a file of the checkpoint itself.
@@ -40,20 +41,14 @@ pub(super) fn run(
     let plan = ExportPlan::new(checkpoint, options, &general, &text)?;
     tell_fallbacks(&plan, options.file_type, ui);
 
-    let mut progress = Progress::new(ui, "converting", Unit::Bytes, plan.data_bytes());
-    let mut count = |n| progress.add(n);
-    let files = match args.split_size {
-        None => {
-            let written = export::write(checkpoint, &plan, &args.out, &mut count);
-            written.map(|()| vec![args.out.clone()])
-        }
-        Some(max_bytes) => {
-            let dir = args.out.parent().unwrap_or(Path::new(""));
-            export::write_split(checkpoint, &plan, (dir, stem), max_bytes, &mut count)
-        }
-    };
-    drop(progress);
-    let files = files?;
+    let files = with_progress(plan.data_bytes(), interrupt, ui, |progress| {
+        let Some(max_bytes) = args.split_size else {
+            export::write(checkpoint, &plan, &args.out, progress)?;
+            return Ok(vec![args.out.clone()]);
+        };
+        let dir = args.out.parent().unwrap_or(Path::new(""));
+        export::write_split(checkpoint, &plan, (dir, stem), max_bytes, progress)
+    })?;
     Ok(Written {
         path: files.first().unwrap_or(&args.out).clone(),
         files,

@@ -9,15 +9,16 @@ use glim_model::export::hf::{self, DEFAULT_SHARD_BYTES, Float, HfOptions, HfPlan
 use glim_text::to_hf::HfText;
 use glim_text::{TextOptions, from_gguf, to_hf};
 
-use super::{ConvertArgs, TypeChoice, Written};
+use super::{ConvertArgs, TypeChoice, Written, with_progress};
 use crate::exit::Failure;
-use crate::progress::{Progress, Unit};
+use crate::interrupt::Interrupt;
 use crate::ui::Ui;
 
 pub(super) fn run(
     args: &ConvertArgs,
     checkpoint: &Checkpoint,
     gguf: &Gguf,
+    interrupt: &Interrupt,
     ui: &Ui,
 ) -> Result<Written, Failure> {
     if args.out.extension().is_some_and(|e| e == "gguf") {
@@ -39,11 +40,9 @@ pub(super) fn run(
     let plan = HfPlan::new(checkpoint, options, &general, &text.token_ids)?;
     tell_rounding(&plan, options.float, ui);
 
-    let mut progress = Progress::new(ui, "converting", Unit::Bytes, plan.data_bytes());
-    let mut count = |n| progress.add(n);
-    let written = hf::write(checkpoint, &plan, &text.files, &args.out, &mut count);
-    drop(progress);
-    written?;
+    with_progress(plan.data_bytes(), interrupt, ui, |progress| {
+        hf::write(checkpoint, &plan, &text.files, &args.out, progress)
+    })?;
     Ok(Written {
         path: args.out.clone(),
         files: files(args)?,

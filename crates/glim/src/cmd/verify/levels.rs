@@ -14,6 +14,7 @@ use super::VerifyArgs;
 use super::report::Report;
 use crate::exit::{Exit, Failure};
 use crate::loader::{self, Text, TextArg};
+use crate::placement::Setup;
 use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
@@ -187,7 +188,8 @@ impl<'a> Levels<'a> {
         let longest = inventory.config().max_context;
         let context = self.args.context.unwrap_or(needed.min(longest));
         let loaded = self.can_run(inventory, context).and_then(|()| {
-            loader::engine(self.checkpoint, self.args.cpu(), Some(context), self.ui)
+            let setup = Setup::alone(self.args.cpu());
+            loader::engine(self.checkpoint, setup, Some(context), self.ui)
         });
         match loaded {
             Ok(engine) => Ok(Ok(engine)),

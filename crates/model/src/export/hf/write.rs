@@ -11,24 +11,24 @@ use super::{HfExport, HfPlan, MadeOf, shards};
 use crate::checkpoint::{Checkpoint, TensorDesc, kv_b_dims};
 use crate::error::ModelError;
 use crate::export::ExportError;
-use crate::export::recode::{Failure, Place, Recoder};
+use crate::export::recode::{self, Failure, Place, Progress, Recoder};
 use crate::kv_b::join_kv_b;
 
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Writes the folder `target`, which must not exist or be empty, with `files` (names and contents, such as a tokenizer's)
 /// beside the model's own. `progress` is called with the bytes of a piece of tensor data when it has been written; they
-/// add up to [`HfPlan::data_bytes`].
+/// add up to [`HfPlan::data_bytes`]. It may end the job.
 ///
 /// # Errors
-/// The target is occupied, the checkpoint cannot be read, a type cannot store its weights, or a file cannot be written.
-/// No folder is left behind then.
+/// The target is occupied, the checkpoint cannot be read, a type cannot store its weights, a file cannot be written, or
+/// `progress` ended it. No folder is left behind then.
 pub fn write(
     checkpoint: &Checkpoint,
     plan: &HfPlan<'_>,
     files: &[(&str, String)],
     target: &Path,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut Progress<'_>,
 ) -> Result<(), ExportError> {
     let folder = NewFolder::create(target)?;
     let text = |name: &str, content: &str| {
@@ -61,11 +61,7 @@ pub fn write(
                     origin: &origin,
                     tensor: &tensor.name,
                 };
-                let mut put = |bytes: &[u8]| {
-                    out.write_all(bytes)?;
-                    progress(bytes.len() as u64);
-                    Ok(())
-                };
+                let mut put = |bytes: &[u8]| recode::put(out, bytes, progress);
                 convert(checkpoint, tensor, place, &mut recoder, &mut put)?;
             }
             Ok(())
@@ -91,7 +87,7 @@ fn convert(
     tensor: &HfExport<'_>,
     place: Place<'_>,
     recoder: &mut Recoder,
-    put: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+    put: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let to = tensor.float.ggml_type();
     let unreadable = |error: ModelError| Failure::Export(error.into());
@@ -114,7 +110,7 @@ fn convert(
                     reason: format!("tensor `{}`: {error}", place.tensor),
                 })
             })?;
-            put(&joined).map_err(Failure::Io)
+            put(&joined)
         }
     }
 }

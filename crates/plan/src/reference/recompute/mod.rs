@@ -364,10 +364,12 @@ impl<'a> At<'a> {
                     Ok(self.row(*x, row)?.to_vec())
                 })
             }
-            // One rank: the sum over the ranks is the rank's own addend, and so is the gathered whole.
-            Op::AllReduce { x, out, .. } | Op::AllGather { x, out, .. } => {
-                self.rows(*out, rows, |t| Ok(self.row(*x, t)?.to_vec()))
-            }
+            // What it gives depends on the other ranks: whoever runs them brings them together.
+            Op::AllReduce { .. } | Op::AllGather { .. } => Err(BackendError::Unsupported {
+                backend: "reference".into(),
+                plan: self.plan.name.clone(),
+                reason: format!("{} needs the other ranks' operands", self.label),
+            }),
             Op::TopKMerge {
                 values,
                 ids,
@@ -394,6 +396,7 @@ impl<'a> At<'a> {
                     },
                 ])
             }
+            Op::Shortlist { .. } => self.shortlist(op, rows),
             Op::Sample { .. } => self.sample(op, rows),
             Op::Fused { name, .. } => Err(BackendError::Unsupported {
                 backend: "reference".into(),

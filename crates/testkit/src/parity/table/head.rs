@@ -8,7 +8,56 @@ use super::super::layout::Layout;
 use super::{F32, I32, layouts};
 
 pub(super) fn cases() -> Vec<Case> {
-    layouts().iter().map(sample).collect()
+    let layouts = layouts();
+    let samples = layouts.iter().map(sample);
+    samples.chain(layouts.iter().map(shortlist)).collect()
+}
+
+/// Candidates of a part of the vocabulary, and the draw from them.
+fn shortlist(layout: &Layout) -> Case {
+    const VOCAB: usize = 45;
+    const FIRST: usize = 11;
+    const KEPT: usize = 6;
+    let mut feed = Feed::new(format!("Shortlist and Sample, {}", layout.name), layout);
+    feed.extents(0, FIRST + VOCAB);
+    let x = feed.activation("x", &[VOCAB]);
+    let logits = feed.select(x, VOCAB, "logits");
+    let rows = layout.step.tokens();
+    let out_values = feed.b.result("values", F32, &[rows, KEPT], Rows::Outputs);
+    let out_ids = feed.b.result("ids", I32, &[rows, KEPT], Rows::Outputs);
+    let inputs = sample_inputs(&mut feed);
+    let op = Op::Shortlist {
+        logits,
+        first_id: FIRST,
+        inputs,
+        k: KEPT,
+        out_values,
+        out_ids,
+    };
+    feed.b.op("shortlist", op);
+    let token = feed.b.result("token", I32, &[rows], Rows::Outputs);
+    let sample = Op::Sample {
+        logits: out_values,
+        ids: Some(out_ids),
+        inputs,
+        carry: None,
+        out: token,
+    };
+    feed.b.op("sample", sample);
+    feed.finish(NONE)
+}
+
+fn sample_inputs(feed: &mut Feed) -> SampleInputs {
+    SampleInputs {
+        output_rows: feed.b.input(InputKind::OutputRows),
+        positions: feed.b.input(InputKind::Positions),
+        temperature: feed.b.input(InputKind::Temperature),
+        top_k: feed.b.input(InputKind::TopK),
+        top_p: feed.b.input(InputKind::TopP),
+        min_p: feed.b.input(InputKind::MinP),
+        seeds: feed.b.input(InputKind::Seeds),
+        token_mask: feed.b.input(InputKind::TokenMask),
+    }
 }
 
 /// Logits that are rows of a table: every backend draws from the same bits. The embedding of the token shows what was
@@ -46,18 +95,10 @@ fn sample(layout: &Layout) -> Case {
     let token = feed
         .b
         .result("token", I32, &[layout.step.tokens()], Rows::Outputs);
-    let inputs = SampleInputs {
-        output_rows: feed.b.input(InputKind::OutputRows),
-        positions: feed.b.input(InputKind::Positions),
-        temperature: feed.b.input(InputKind::Temperature),
-        top_k: feed.b.input(InputKind::TopK),
-        top_p: feed.b.input(InputKind::TopP),
-        min_p: feed.b.input(InputKind::MinP),
-        seeds: feed.b.input(InputKind::Seeds),
-        token_mask: feed.b.input(InputKind::TokenMask),
-    };
+    let inputs = sample_inputs(&mut feed);
     let sample = Op::Sample {
         logits,
+        ids: None,
         inputs,
         carry: Some(carry),
         out: token,

@@ -1,6 +1,6 @@
 //! Norms and element-wise operations, alone and fused.
 
-use glim_plan::{CollectiveId, Cols, InputKind, Op, fuse, fuse::ADD_RMS_NORM};
+use glim_plan::{CollectiveId, Cols, Gather, InputKind, Op, fuse, fuse::ADD_RMS_NORM};
 
 use super::super::bounds::{NONE, SUM};
 use super::super::case::{Case, Feed, all};
@@ -123,9 +123,11 @@ fn collectives(layout: &Layout) -> Case {
     let gather = Op::AllGather {
         id: CollectiveId(1),
         wire: F32,
-        axis: 1,
-        x,
-        out: whole,
+        gathers: vec![Gather {
+            x,
+            out: whole,
+            lens: vec![31],
+        }],
     };
     feed.b.op("all_gather", gather);
     feed.finish(NONE)

@@ -1,0 +1,407 @@
+//! The ranks of a model: a backend each, and a thread each if there are several.
+//!
+//! All ranks run the same steps in the same order; the results are rank 0's, since every rank has the same. A rank that fails,
+//! panics or stalls ends the step for all with one error, and the ranks are of no more use then: a new engine makes new ones. The
+//! wait for them has an end in any case: a collective gives up after the group's deadline, and so does the engine after a rank
+//! that is in none.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use glim_plan::collective::{Group, RankFault};
+use glim_plan::{
+    Backend, BackendError, BufferId, Caps, Plan, ReadTarget, StateDecl, StepId, StepInputs,
+    StepResults, WeightGroup, WeightSource,
+};
+
+/// What the names of the ranks' threads begin with.
+pub const RANK_THREAD: &str = "glim-rank-";
+
+/// How long a rank is given to come back once another has failed: it learns of that at its next collective.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// One rank before it is loaded.
+pub struct Rank<'a> {
+    /// Its backend, which meets the others through its place in the group.
+    pub backend: Box<dyn Backend>,
+    /// Its part of the weights.
+    pub weights: &'a dyn WeightSource,
+}
+
+/// All ranks of an engine.
+pub(crate) enum Ranks {
+    /// Alone: it runs on the caller's thread.
+    One(Box<dyn Backend>),
+    /// Several, on threads of their own.
+    Many(Many),
+}
+
+impl Ranks {
+    /// Loads the weights and allocates the state of all ranks, side by side. `groups` are each rank's.
+    pub(crate) fn load(
+        mut ranks: Vec<Rank<'_>>,
+        group: Option<Arc<dyn Group>>,
+        groups: &[Vec<WeightGroup>],
+        state: &StateSizes<'_>,
+    ) -> Result<Self, BackendError> {
+        std::thread::scope(|scope| {
+            let loads: Vec<_> = ranks
+                .iter_mut()
+                .zip(groups)
+                .map(|(rank, groups)| scope.spawn(move || load(rank, groups, state)))
+                .collect();
+            let joined = loads.into_iter().map(|load| match load.join() {
+                Ok(loaded) => loaded,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.collect::<Result<Vec<()>, BackendError>>()
+        })?;
+        let mut backends: Vec<Box<dyn Backend>> =
+            ranks.into_iter().map(|rank| rank.backend).collect();
+        match (group, backends.len()) {
+            (Some(group), n) if n > 1 => Ok(Self::Many(Many::new(backends, group))),
+            _ => Ok(Self::One(backends.remove(0))),
+        }
+    }
+
+    pub(crate) fn caps(&self) -> Caps {
+        match self {
+            Self::One(backend) => backend.caps(),
+            Self::Many(many) => many.caps.clone(),
+        }
+    }
+
+    /// Prepares the step that each rank has one of these plans for, in the order of ranks.
+    pub(crate) fn prepare(&mut self, plans: &[Plan]) -> Result<StepId, BackendError> {
+        match self {
+            Self::One(backend) => backend.prepare(&plans[0]),
+            Self::Many(many) => many.prepare(plans),
+        }
+    }
+
+    /// Reads a rank's memory.
+    pub(crate) fn read(
+        &self,
+        rank: usize,
+        target: ReadTarget<'_>,
+    ) -> Result<Vec<u8>, BackendError> {
+        match self {
+            Self::One(backend) => backend.read(target),
+            Self::Many(many) => many.read(rank, target),
+        }
+    }
+
+    /// Runs a step on every rank. `plan` is rank 0's.
+    pub(crate) fn run(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+    ) -> Result<StepResults, BackendError> {
+        match self {
+            Self::One(backend) => backend.run(step, inputs),
+            Self::Many(many) => many.run(step, plan, inputs),
+        }
+    }
+}
+
+/// What state every rank allocates.
+pub(crate) struct StateSizes<'a> {
+    pub(crate) decls: &'a [StateDecl],
+    pub(crate) block_size: usize,
+    pub(crate) blocks: usize,
+    pub(crate) sequence_slots: usize,
+}
+
+fn load(
+    rank: &mut Rank<'_>,
+    groups: &[WeightGroup],
+    state: &StateSizes<'_>,
+) -> Result<(), BackendError> {
+    rank.backend.load(groups, rank.weights)?;
+    let StateSizes {
+        decls,
+        block_size,
+        blocks,
+        sequence_slots,
+    } = *state;
+    rank.backend
+        .alloc_state(decls, block_size, blocks, sequence_slots)
+}
+
+enum Job {
+    Prepare(Box<Plan>),
+    Run(StepId, Arc<StepInputs>),
+    Read(Target),
+}
+
+/// [`ReadTarget`], owned.
+enum Target {
+    Weight(String),
+    State(String),
+    Carry(String),
+    Buffer(StepId, BufferId),
+}
+
+impl Target {
+    fn new(target: ReadTarget<'_>) -> Self {
+        match target {
+            ReadTarget::Weight(name) => Self::Weight(name.to_owned()),
+            ReadTarget::State(name) => Self::State(name.to_owned()),
+            ReadTarget::Carry(name) => Self::Carry(name.to_owned()),
+            ReadTarget::Buffer(step, id) => Self::Buffer(step, id),
+        }
+    }
+
+    fn read(&self, backend: &dyn Backend) -> Result<Vec<u8>, BackendError> {
+        backend.read(match self {
+            Self::Weight(name) => ReadTarget::Weight(name),
+            Self::State(name) => ReadTarget::State(name),
+            Self::Carry(name) => ReadTarget::Carry(name),
+            Self::Buffer(step, id) => ReadTarget::Buffer(*step, *id),
+        })
+    }
+}
+
+enum Reply {
+    Prepared(StepId),
+    Ran(StepResults),
+    Bytes(Vec<u8>),
+    /// With the rank's own error, if it has one.
+    Failed(Option<BackendError>),
+}
+
+/// Several ranks, each on a thread that owns its backend.
+pub(crate) struct Many {
+    caps: Caps,
+    group: Arc<dyn Group>,
+    jobs: Vec<Sender<Job>>,
+    replies: Receiver<(usize, Reply)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Many {
+    fn new(backends: Vec<Box<dyn Backend>>, group: Arc<dyn Group>) -> Self {
+        let caps = backends[0].caps();
+        let (reply, replies) = channel();
+        let (mut jobs, mut threads) = (Vec::new(), Vec::new());
+        for (rank, backend) in backends.into_iter().enumerate() {
+            let (send, receive) = channel();
+            let (reply, group) = (reply.clone(), Arc::clone(&group));
+            let body = move || serve(rank, backend, &*group, &receive, &reply);
+            let thread = std::thread::Builder::new().name(format!("{RANK_THREAD}{rank}"));
+            // A rank without a thread never replies, and is named when its time is over.
+            threads.extend(thread.spawn(body).ok());
+            jobs.push(send);
+        }
+        Self {
+            caps,
+            group,
+            jobs,
+            replies,
+            threads,
+        }
+    }
+
+    fn prepare(&mut self, plans: &[Plan]) -> Result<StepId, BackendError> {
+        glim_plan::check_ranks(plans)?;
+        for (jobs, plan) in self.jobs.iter().zip(plans) {
+            // A thread that is gone is found below.
+            let _ = jobs.send(Job::Prepare(Box::new(plan.clone())));
+        }
+        let mut step = None;
+        for (rank, reply) in self.gather(&plans[0])? {
+            if let Reply::Prepared(id) = reply
+                && *step.get_or_insert(id) != id
+            {
+                let fault = RankFault::Differs("numbers its steps otherwise than rank 0".into());
+                self.group.fail(rank, fault);
+                return Err(self.failure(&plans[0]));
+            }
+        }
+        step.ok_or_else(|| self.failure(&plans[0]))
+    }
+
+    fn run(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+    ) -> Result<StepResults, BackendError> {
+        if self.group.failure().is_some() {
+            return Err(self.failure(plan));
+        }
+        for jobs in &self.jobs {
+            let _ = jobs.send(Job::Run(step, Arc::clone(inputs)));
+        }
+        let replies = self.gather(plan)?;
+        let first = replies.into_iter().find(|(rank, _)| *rank == 0);
+        match first {
+            Some((_, Reply::Ran(results))) => Ok(results),
+            _ => Err(self.failure(plan)),
+        }
+    }
+
+    fn read(&self, rank: usize, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
+        let gone = |reason: &str| BackendError::Unsupported {
+            backend: self.caps.name.clone(),
+            plan: "of this call".into(),
+            reason: format!("rank {rank} {reason}"),
+        };
+        let jobs = self.jobs.get(rank).ok_or_else(|| gone("does not exist"))?;
+        jobs.send(Job::Read(Target::new(target)))
+            .map_err(|_| gone("has ended"))?;
+        match self.replies.recv_timeout(self.group.deadline()) {
+            Ok((_, Reply::Bytes(bytes))) => Ok(bytes),
+            Ok((_, Reply::Failed(Some(error)))) => Err(error),
+            _ => Err(gone("does not answer")),
+        }
+    }
+
+    /// Every rank's reply, or the one error that ends the step.
+    fn gather(&self, plan: &Plan) -> Result<Vec<(usize, Reply)>, BackendError> {
+        let ranks = self.jobs.len();
+        let mut replies: Vec<(usize, Reply)> = Vec::with_capacity(ranks);
+        let mut error = None;
+        let start = Instant::now();
+        // A step may take as long as its collectives go on: the time counts from the last sign of life.
+        let mut until = start + self.group.deadline();
+        let mut seen = self.progress();
+        while replies.len() < ranks {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.replies.recv_timeout(left.min(GRACE)) {
+                Ok((rank, reply)) => {
+                    let reply = match reply {
+                        Reply::Failed(own) => {
+                            error = error.or(own);
+                            Reply::Failed(None)
+                        }
+                        reply => reply,
+                    };
+                    replies.push((rank, reply));
+                    if self.group.failure().is_some() {
+                        until = until.min(Instant::now() + GRACE);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = self.progress();
+                    let failed = self.group.failure().is_some();
+                    if now != seen && !failed {
+                        (seen, until) = (now, Instant::now() + self.group.deadline());
+                    }
+                    if Instant::now() >= until {
+                        self.name_the_silent(&replies);
+                        break;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.name_the_silent(&replies);
+                    break;
+                }
+            }
+        }
+        match (self.group.failure(), error) {
+            // The first rank that failed has its own error at hand; the others' say whom they waited for.
+            (Some(failure), Some(error)) if matches!(failure.fault, RankFault::Failed(_)) => {
+                let own = |e: &BackendError| !matches!(e, BackendError::Rank { .. });
+                Err(Some(error)
+                    .filter(own)
+                    .unwrap_or_else(|| self.failure(plan)))
+            }
+            (Some(_), _) => Err(self.failure(plan)),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(replies),
+        }
+    }
+
+    /// The operation that each rank is in.
+    fn progress(&self) -> Vec<usize> {
+        (0..self.jobs.len())
+            .map(|rank| self.group.op_of(rank))
+            .collect()
+    }
+
+    fn name_the_silent(&self, replies: &[(usize, Reply)]) {
+        let replied = |rank: &usize| replies.iter().any(|(r, _)| r == rank);
+        if let Some(rank) = (0..self.jobs.len()).find(|rank| !replied(rank)) {
+            let seconds = self.group.deadline().as_secs_f64();
+            let fault = RankFault::Failed(format!("no sign of life within {seconds} s"));
+            self.group.fail(rank, fault);
+        }
+    }
+
+    fn failure(&self, plan: &Plan) -> BackendError {
+        match self.group.failure() {
+            Some(failure) => failure.in_plan(plan),
+            None => BackendError::Unsupported {
+                backend: self.caps.name.clone(),
+                plan: plan.name.clone(),
+                reason: "a rank gave no result".into(),
+            },
+        }
+    }
+}
+
+impl Drop for Many {
+    /// Ends the threads. One that is stuck is left behind: waiting for it would be the hang that deadlines are there to prevent.
+    fn drop(&mut self) {
+        self.jobs.clear();
+        let until = Instant::now() + GRACE;
+        for thread in self.threads.drain(..) {
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// The life of a rank's thread.
+fn serve(
+    rank: usize,
+    mut backend: Box<dyn Backend>,
+    group: &dyn Group,
+    jobs: &Receiver<Job>,
+    replies: &Sender<(usize, Reply)>,
+) {
+    for job in jobs {
+        let done = catch_unwind(AssertUnwindSafe(|| match job {
+            Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
+            Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
+            // A question that has no answer is no failure of the rank.
+            Job::Read(target) => Ok(match target.read(&*backend) {
+                Ok(bytes) => Reply::Bytes(bytes),
+                Err(error) => Reply::Failed(Some(error)),
+            }),
+        }));
+        let reply = match done {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(error)) => {
+                // What another rank did is known to the group already.
+                if !matches!(error, BackendError::Rank { .. }) {
+                    group.fail(rank, RankFault::Failed(error.to_string()));
+                }
+                Reply::Failed(Some(error))
+            }
+            Err(panic) => {
+                group.fail(rank, RankFault::Panicked(message_of(&*panic)));
+                Reply::Failed(None)
+            }
+        };
+        if replies.send((rank, reply)).is_err() {
+            return;
+        }
+    }
+}
+
+/// What a panic said.
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".into())
+}

@@ -1,0 +1,141 @@
+"""Files that `glim quantize` writes, beside those of llama.cpp, and as models of llama.cpp.
+
+    pip install gguf==0.19.0 numpy xllamacpp==2026.10.11549
+    python xtask/py/compare_llama.py types  --glim GLIM --libraries LIBRARIES MODEL.gguf…
+    python xtask/py/compare_llama.py greedy --glim GLIM MODEL.gguf
+
+`types`: each MODEL (BF16) is quantised to every type by both, without and with an importance matrix of `glim imatrix`; types
+and bytes are compared tensor by tensor. LIBRARIES: see `llama_quant.py`.
+
+`greedy`: MODEL is quantised to the types of `GREEDY`; `xllamacpp` and glim (exact and fast math) continue the prompts of
+`PROMPTS` greedily, and the tokens are compared. Run once, results in docs/quantization.md.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFReader
+
+GREEDY = ["q8_0", "q6_k", "q4_k_m"]
+PROMPTS = [
+    "What is 27 + 58?",
+    "Count from 3 to 9.",
+    "The capital of",
+    "Once upon a time",
+    "7 * 6 =",
+    "Reverse the word: stone",
+    "sort: 9 4 7 1",
+    "A list of colours:",
+]
+TOKENS = 48
+
+
+def glim(args, binary):
+    done = subprocess.run([binary, *map(str, args)], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"glim {' '.join(map(str, args))}: {done.stderr}")
+    return done.stdout
+
+
+def differences(ours, theirs):
+    """What differs between two files, tensor by tensor; names of tensors of which only the bytes do."""
+    ours = {tensor.name: tensor for tensor in GGUFReader(ours).tensors}
+    theirs = {tensor.name: tensor for tensor in GGUFReader(theirs).tensors}
+    if ours.keys() != theirs.keys():
+        sys.exit(f"other tensors: {ours.keys() ^ theirs.keys()}")
+    types = [name for name in ours if ours[name].tensor_type != theirs[name].tensor_type]
+    same_type = [name for name in ours if name not in types]
+    bytes_ = [name for name in same_type if not np.array_equal(ours[name].data, theirs[name].data)]
+    return len(ours), types, bytes_
+
+
+def means(path):
+    """The weights that llama.cpp's `llama-quantize` makes of an importance matrix (`load_imatrix` there)."""
+    tensors = {tensor.name: tensor.data for tensor in GGUFReader(path).tensors}
+    weights = {}
+    for name, sums in tensors.items():
+        if name.endswith(".in_sum2"):
+            name = name.removesuffix(".in_sum2")
+            counts = tensors[f"{name}.counts"].reshape(-1, 1)
+            sums = sums.reshape(len(counts), -1)
+            mean = np.where(counts > 0, sums / np.maximum(counts, 1), np.float32(1))
+            weights[name] = np.ascontiguousarray(mean.astype(np.float32)).reshape(-1)
+    return weights
+
+
+def compare_types(args):
+    from llama_quant import MIXES, SOURCE, Llama
+
+    llama = Llama(args.libraries)
+    print(f"{SOURCE}, beside glim")
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs, imatrix = (Path(folder) / name for name in ("ours.gguf", "theirs.gguf", "imatrix.gguf"))
+        for model in args.models:
+            glim(["imatrix", model, "--text", args.text, "-o", imatrix, "--windows", 4, "--window", 256], args.glim)
+            for weights in (None, means(imatrix)):
+                for mix in MIXES:
+                    if mix == "q2_k_s":
+                        continue  # needs weights for every tensor, also for those of the MTP block, which is not run
+                    more = [] if weights is None else ["--imatrix", imatrix]
+                    glim(["quantize", model, ours, "--type", mix, *more], args.glim)
+                    llama.quantize(model, theirs, mix, imatrix=weights)
+                    n, types, bytes_ = differences(ours, theirs)
+                    said = f"{model.name} {mix}{'' if weights is None else ' with weights'}: {n} tensors"
+                    print(f"{said}, {len(types)} of another type, {len(bytes_)} with other bytes {types[:3] + bytes_[:3]}")
+
+
+def compare_greedy(args):
+    import xllamacpp
+
+    print(f"xllamacpp {xllamacpp.__version__}, {TOKENS} tokens of {len(PROMPTS)} prompts")
+    with tempfile.TemporaryDirectory() as folder:
+        for mix in GREEDY:
+            path = Path(folder) / f"{mix}.gguf"
+            glim(["quantize", args.models[0], path, "--type", mix], args.glim)
+            params = xllamacpp.CommonParams()
+            params.model.path = str(path)
+            params.n_ctx = 1024
+            params.n_parallel = 1
+            params.cpuparams.n_threads = 2
+            params.warmup = False
+            server = xllamacpp.Server(params)
+            for math in ("exact", "fast"):
+                same, told = 0, []
+                for prompt in PROMPTS:
+                    options = ["--temperature", "0", "--max-tokens", TOKENS, "--math", math, "--json"]
+                    ours = json.loads(glim(["run", path, "--raw", "-p", prompt, *options], args.glim))["token_ids"]
+                    ids = json.loads(glim(["tokenize", path, "--special", "--text", prompt, "--json"], args.glim))["ids"]
+                    request = {"prompt": ids, "temperature": 0, "n_predict": TOKENS, "cache_prompt": False, "top_k": 1}
+                    answer = server.handle_completions(request | {"logprobs": 2})["choices"][0]
+                    probs = answer["logprobs"]["content"]
+                    theirs = [token["id"] for token in probs]
+                    n = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+                    if ours == theirs:
+                        same += 1
+                    elif n == len(theirs):
+                        told.append(f"  {prompt!r}: the same for {n} tokens, where llama.cpp stops")
+                    else:
+                        first, second = (top["logprob"] for top in probs[n]["top_logprobs"][:2])
+                        told.append(f"  {prompt!r}: the same for {n} tokens; there llama.cpp's best two are {first - second:.4f} nats apart")
+                print(f"{mix}, --math {math}: {same} of {len(PROMPTS)} the same", *told, sep="\n", flush=True)
+            del server
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["types", "greedy"])
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--glim", required=True)
+    parser.add_argument("--libraries")
+    parser.add_argument("--text", default=Path(__file__).resolve().parents[2] / "assets/tiny-glm5/heldout.txt", type=Path)
+    args = parser.parse_args()
+    {"types": compare_types, "greedy": compare_greedy}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
