@@ -1,6 +1,6 @@
 //! Operation by operation: what the serving path wrote against what the file's bytes say.
 //!
-//! A step's temporaries are made results a few operations at a time, so that what is copied out stays below [`TAP_BYTES`], and the
+//! A step's temporaries are made results a few operations at a time, so that what is copied out stays below [`TAP_BYTES`](super::TAP_BYTES), and the
 //! step runs once for each such window. An operation is then computed anew from the operands that it had, on all its rows, or
 //! [`ROWS`](super::ROWS) of them.
 //!
@@ -10,25 +10,25 @@
 //! results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Range;
 
 use glim_plan::reference::recompute::{Live, Rows};
-use glim_plan::{BufferId, BufferKind, Op, Plan, StepKind, WeightSource};
+use glim_plan::{BufferId, BufferKind, Op, Plan, WeightSource};
 use glim_text::TokenId;
 
 use super::bounds::{Arithmetic, factor};
 use super::judge::{Bad, Bench, Expected, Judged, judge, judge_ints};
 use super::seen::Seen;
 use super::stage::{Stage, Which, at_end_of_prompt};
+use super::windows::{cut, tapped, temps, windows};
 use super::{Check, Level, Progress, Timer};
 use crate::engine::Engine;
 use crate::error::EngineError;
 
-/// Most bytes of temporaries that are copied out of one run (one operation's are, whatever they take).
-pub const TAP_BYTES: usize = 256 << 20;
-
 /// Failed operations that are named beside the first.
 const NAMED: usize = 4;
+
+/// Operations that are looked at together in a step that stops with an error.
+const FEW: usize = 16;
 
 /// How the steps are looked at.
 #[derive(Debug, Clone, Copy)]
@@ -42,8 +42,8 @@ pub struct Probe<'a> {
     pub ids: &'a [TokenId],
 }
 
-/// Checks `prefill` and `decode`: each operation of a step, recomputed from `source`. The engine must be idle. `progress` counts
-/// operations.
+/// Checks `prefill` and `decode`: each operation of a step, recomputed from `source`. The engine must be idle. `progress` counts chunks of
+/// the prompt and operations.
 pub fn function(
     engine: &mut Engine,
     source: &dyn WeightSource,
@@ -51,29 +51,44 @@ pub fn function(
     progress: Progress<'_>,
 ) -> Vec<Check> {
     let steps = [Which::Prefill, Which::Decode];
-    let mut done = 0;
     let mut checks = Vec::with_capacity(steps.len());
-    for (n, which) in steps.into_iter().enumerate() {
-        let timer = Timer::start(Level::Function, which.name());
-        let result = at_end_of_prompt(engine, probe.ids, which, |stage| {
-            let plan = plan_of(stage)?;
-            let all = (done + plan.ops.len() * (steps.len() - n)) as u64;
+    let timer = Timer::start(Level::Function, steps[0].name());
+    let (mut done, mut all) = (0, 0);
+    let run = at_end_of_prompt(engine, probe.ids, |stage| {
+        let plans = steps.map(|which| plan_of(stage, which));
+        let ops = plans.iter().flatten().map(|plan| plan.ops.len());
+        all = stage.chunks() + ops.sum::<usize>();
+        while stage.next_chunk()? {
+            done += 1;
+            progress(done as u64, all as u64);
+        }
+        for (which, plan) in steps.into_iter().zip(plans) {
+            let timer = Timer::start(Level::Function, which.name());
+            stage.look_at(which);
+            let plan = plan?;
             let mut examiner = Examiner::new(&plan, source, *probe);
-            let start = done;
+            let mut progress = |ops: usize| progress((done + ops) as u64, all as u64);
+            checks.push(match examiner.run(stage, &mut progress) {
+                Ok(()) => examiner.check(timer, stage),
+                Err(error) => {
+                    let step = which.name();
+                    let detail = format!("the {step} step does not run to its end: {error}");
+                    timer.failed("", 0, detail, None)
+                }
+            });
             done += plan.ops.len();
-            let mut progress = |ops: usize| progress((start + ops) as u64, all);
-            examiner.run(stage, &mut progress)?;
-            Ok(examiner.check(timer.clone(), stage))
-        });
-        checks.push(result.unwrap_or_else(|error| {
-            let detail = format!("the {} step does not run to its end: {error}", which.name());
-            timer.failed("", 0, detail, None)
-        }));
+        }
+        Ok(())
+    });
+    if let Err(error) = run {
+        let detail = format!("the prompt before the steps does not run: {error}");
+        checks.push(timer.failed("", 0, detail, None));
     }
     checks
 }
 
-fn plan_of(stage: &mut Stage<'_>) -> Result<Plan, EngineError> {
+fn plan_of(stage: &mut Stage<'_>, which: Which) -> Result<Plan, EngineError> {
+    stage.look_at(which);
     let kind = stage.kind();
     Ok(stage.engine().step_of(kind)?.plan.clone())
 }
@@ -96,91 +111,102 @@ struct Examiner<'a> {
     elements: u64,
     /// Largest share of its bound, and whose it is.
     worst: (f32, String),
-    /// Failed operations: label, kind, what is wrong.
-    failed: Vec<(String, &'static str, Bad)>,
+    /// Failed operations by their place in the plan (updates in place are judged late): kind, and what is wrong.
+    failed: BTreeMap<usize, (&'static str, Bad)>,
     /// Bytes of each weight that were read.
     bytes: BTreeMap<BufferId, u64>,
 }
 
 impl<'a> Examiner<'a> {
     fn new(plan: &'a Plan, source: &'a dyn WeightSource, probe: Probe<'a>) -> Self {
+        let mut updates: HashMap<BufferId, Vec<usize>> = HashMap::new();
+        for (i, node) in plan.ops.iter().enumerate() {
+            for id in node.op.access().updates {
+                if plan.buffer(id).kind != BufferKind::Carry {
+                    updates.entry(id).or_default().push(i);
+                }
+            }
+        }
         Self {
             plan,
             source,
             probe,
-            updates: HashMap::new(),
+            updates,
             pending: HashMap::new(),
             ops: 0,
             kinds: BTreeSet::new(),
             elements: 0,
             worst: (0.0, String::new()),
-            failed: Vec::new(),
+            failed: BTreeMap::new(),
             bytes: BTreeMap::new(),
         }
     }
 
     /// Examines the step. If it stops with an error, the operation that says so may only have read what an earlier one got wrong: then
-    /// as much of the step is examined as runs.
+    /// it is examined piecemeal.
     fn run(
         &mut self,
         stage: &mut Stage<'_>,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
-        let Err(error) = self.examine(stage, self.plan.ops.len(), progress) else {
+        let Err(error) = self.examine(stage, progress) else {
             return Ok(());
         };
-        let runs = self.longest_run(stage);
         *self = Self::new(self.plan, self.source, self.probe);
-        self.examine(stage, runs, progress)?;
+        self.piecemeal(stage)?;
         match self.failed.is_empty() {
             true => Err(error),
             false => Ok(()),
         }
     }
 
-    /// Most operations of the step that run.
-    fn longest_run(&self, stage: &mut Stage<'_>) -> usize {
-        let kind = stage.kind();
-        let (mut runs, mut stops) = (0, self.plan.ops.len());
-        while runs + 1 < stops {
-            let ops = runs.midpoint(stops);
-            let ran = cut(stage, kind, ops, &[]).and_then(|mut prepared| stage.run(&mut prepared));
-            match ran {
-                Ok(_) => runs = ops,
-                Err(_) => stops = ops,
-            }
-        }
-        runs
-    }
-
-    /// Examines the step's first `ops` operations.
+    /// Examines the step, in windows of its operations.
     fn examine(
         &mut self,
         stage: &mut Stage<'_>,
-        ops: usize,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
         let kind = stage.kind();
-        for (i, node) in self.plan.ops[..ops].iter().enumerate() {
-            for id in node.op.access().updates {
-                if self.plan.buffer(id).kind != BufferKind::Carry {
-                    self.updates.entry(id).or_default().push(i);
-                }
-            }
-        }
-        for window in windows(self.plan, ops) {
+        for window in windows(self.plan) {
             let taps = temps(self.plan, window.clone());
-            let mut prepared = match ops == self.plan.ops.len() {
-                true => stage
-                    .engine()
-                    .prepare_edited(kind, |plan| tapped(plan, &taps))?,
-                false => cut(stage, kind, ops, &taps)?,
-            };
+            let tap = |plan: Plan| tapped(plan, &taps);
+            let mut prepared = stage.engine().prepare_edited(kind, tap)?;
             let mut seen = Seen::run(stage, &mut prepared, self.source, window.clone())?;
             let live = Live::read(self.plan, &seen)?;
             for i in window {
                 self.op(stage, &mut seen, live, i)?;
                 progress(i + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Examines a few operations at a time in runs that end with them, and one by one where even that stops, up to the first that
+    /// fails.
+    fn piecemeal(&mut self, stage: &mut Stage<'_>) -> Result<(), EngineError> {
+        let (kind, all) = (stage.kind(), self.plan.ops.len());
+        for start in (0..all).step_by(FEW) {
+            let window = start..(start + FEW).min(all);
+            let taps = temps(self.plan, window.clone());
+            let mut prepared = cut(stage, kind, window.end, &taps)?;
+            match Seen::run(stage, &mut prepared, self.source, window.clone()) {
+                Ok(mut seen) => {
+                    let live = Live::read(self.plan, &seen)?;
+                    for i in window {
+                        self.op(stage, &mut seen, live, i)?;
+                    }
+                }
+                Err(_) => {
+                    for i in window {
+                        self.single_out(stage, &[i])?;
+                        if !self.failed.is_empty() {
+                            break;
+                        }
+                    }
+                }
+            }
+            if !self.failed.is_empty() {
+                break;
             }
         }
         Ok(())
@@ -414,7 +440,7 @@ impl<'a> Examiner<'a> {
             self.worst = (judged.worst, format!("{label} ({})", part.kind()));
         }
         if let Some(bad) = judged.bad {
-            self.failed.push((label.clone(), part.kind(), bad));
+            self.failed.entry(i).or_insert((part.kind(), bad));
         }
     }
 
@@ -457,7 +483,7 @@ impl<'a> Examiner<'a> {
             grouped(self.elements)
         );
         let bytes = self.bytes.values().sum();
-        let Some((label, kind, bad)) = self.failed.first() else {
+        let Some((first, (kind, bad))) = self.failed.first_key_value() else {
             let detail = match &self.worst {
                 (0.0, _) => "every element is that of the recomputation, bit for bit".to_owned(),
                 (share, who) => format!(
@@ -467,9 +493,10 @@ impl<'a> Examiner<'a> {
             };
             return timer.passed(covered, bytes, detail);
         };
-        let mut others: Vec<&str> = self.failed.iter().map(|(l, ..)| l.as_str()).collect();
-        others.dedup();
-        let more = match others.get(1..).unwrap_or_default() {
+        let label = &self.plan.ops[*first].label;
+        let others = self.failed.keys().skip(1);
+        let others: Vec<&str> = others.map(|i| self.plan.ops[*i].label.as_str()).collect();
+        let more = match others.as_slice() {
             [] => String::new(),
             [other] => format!("; so does {other}"),
             others if others.len() <= NAMED => format!("; so do {}", others.join(", ")),
@@ -490,79 +517,6 @@ impl<'a> Examiner<'a> {
         );
         timer.failed(covered, bytes, detail, Some(bad.element.clone()))
     }
-}
-
-/// Prepares the first operations of a step, with these temporaries as results where they are written at all.
-fn cut(
-    stage: &mut Stage<'_>,
-    kind: StepKind,
-    ops: usize,
-    taps: &[String],
-) -> Result<crate::steps::Prepared, EngineError> {
-    stage.engine().prepare_edited(kind, |plan| {
-        let plan = plan.cut(ops);
-        let written: BTreeSet<BufferId> = plan
-            .ops
-            .iter()
-            .flat_map(|node| node.op.access().writes)
-            .collect();
-        let written = |name: &&String| plan.find(name).is_some_and(|id| written.contains(&id));
-        let taps: Vec<String> = taps.iter().filter(written).cloned().collect();
-        tapped(plan, &taps)
-    })
-}
-
-fn tapped(mut plan: Plan, taps: &[String]) -> Result<Plan, EngineError> {
-    for name in taps {
-        plan.tap(name)?;
-    }
-    Ok(plan)
-}
-
-/// Temporaries that some operations touch.
-fn temps(plan: &Plan, ops: Range<usize>) -> Vec<String> {
-    let mut ids = BTreeSet::new();
-    for part in plan.ops[ops].iter().flat_map(|node| node.op.parts()) {
-        let access = part.access();
-        ids.extend(
-            access
-                .reads
-                .iter()
-                .chain(&access.writes)
-                .chain(&access.updates)
-                .copied(),
-        );
-    }
-    let temp =
-        |id: &BufferId| matches!(plan.buffer(*id).kind, BufferKind::Temp | BufferKind::Result);
-    ids.into_iter()
-        .filter(temp)
-        .map(|id| plan.buffer(id).name.clone())
-        .collect()
-}
-
-/// Consecutive operations whose temporaries together stay below [`TAP_BYTES`].
-fn windows(plan: &Plan, ops: usize) -> Vec<Range<usize>> {
-    let bytes = |ops: Range<usize>| -> usize {
-        let names = temps(plan, ops);
-        let ids = names.iter().filter_map(|name| plan.find(name));
-        ids.map(|id| plan.buffer(id).bytes()).sum()
-    };
-    let mut windows: Vec<Range<usize>> = Vec::new();
-    let mut size = 0;
-    for i in 0..ops {
-        // An upper bound: what two operations share is counted for both.
-        let own = bytes(i..i + 1);
-        match windows.last_mut() {
-            Some(window) if size + own <= TAP_BYTES => window.end = i + 1,
-            _ => {
-                windows.push(i..i + 1);
-                size = 0;
-            }
-        }
-        size += own;
-    }
-    windows
 }
 
 /// `1,234,567`.

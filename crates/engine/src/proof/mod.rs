@@ -28,14 +28,16 @@ mod seen;
 mod sense;
 mod stage;
 mod whole;
+mod windows;
 
 pub use glim_model::proof::{BadElement, Check, Level, Outcome, Timer};
 
 pub use self::bounds::Arithmetic;
-pub use self::function::{Probe, TAP_BYTES, function};
+pub use self::function::{Probe, function};
 pub use self::sense::{SENSE_TEXTS, SenseText, sense};
 pub use self::stage::{ROWS, context};
 pub use self::whole::{WHOLE_BYTES, whole};
+pub use self::windows::TAP_BYTES;
 
 /// Told how far a check is: what is done, and of how much.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);

@@ -6,6 +6,7 @@
 //! four bits a byte, and often worse.
 
 use glim_model::names;
+use glim_plan::StepResults;
 use glim_text::{Special, TokenId, Tokenizer};
 
 use super::{Check, Level, Progress, Timer};
@@ -47,30 +48,25 @@ pub const SENSE_TEXTS: [SenseText; 2] = [
 ];
 
 /// Checks `text`: the likelihood of the built-in texts, as far as the engine's context goes. The engine must be idle. `progress` counts
-/// texts.
+/// tokens.
 pub fn sense(engine: &mut Engine, tokenizer: &Tokenizer, progress: Progress<'_>) -> Check {
     let timer = Timer::start(Level::Sense, "text");
-    let (mut said, mut tokens, mut passed) = (Vec::new(), 0, false);
-    for (n, text) in SENSE_TEXTS.iter().enumerate() {
-        match measure(engine, tokenizer, text.text) {
-            Ok(found) => {
-                passed |= found.bits_per_byte <= text.bound;
-                tokens += found.tokens;
-                said.push(format!(
-                    "{} {:.3} bits a byte (bound {})",
-                    text.name, found.bits_per_byte, text.bound
-                ));
-            }
-            Err(error) => {
-                let detail = format!("the text {} cannot be measured: {error}", text.name);
-                return timer.failed("", 0, detail, None);
-            }
+    let measured = measure_all(engine, tokenizer, progress);
+    let (found, tokens) = match measured {
+        Ok(measured) => measured,
+        Err(error) => {
+            let detail = format!("the texts cannot be measured: {error}");
+            return timer.failed("", 0, detail, None);
         }
-        progress(n as u64 + 1, SENSE_TEXTS.len() as u64);
-    }
-    let covered = format!("{tokens} tokens of {} texts", SENSE_TEXTS.len());
+    };
+    let say = |(text, bits): (&SenseText, &f64)| {
+        format!("{} {bits:.3} bits a byte (bound {})", text.name, text.bound)
+    };
+    let said: Vec<String> = SENSE_TEXTS.iter().zip(&found).map(say).collect();
     let (said, bytes) = (said.join(", "), engine.budget().weights);
-    if passed {
+    let covered = format!("{tokens} tokens of {} texts", SENSE_TEXTS.len());
+    let within = |(text, bits): (&SenseText, &f64)| *bits <= text.bound;
+    if SENSE_TEXTS.iter().zip(&found).any(within) {
         return timer.passed(covered, bytes, said);
     }
     let detail = format!(
@@ -79,51 +75,64 @@ pub fn sense(engine: &mut Engine, tokenizer: &Tokenizer, progress: Progress<'_>)
     timer.failed(covered, bytes, detail, None)
 }
 
-struct Measured {
-    bits_per_byte: f64,
-    tokens: usize,
+/// Bits a byte of each text, and the tokens of all.
+fn measure_all(
+    engine: &mut Engine,
+    tokenizer: &Tokenizer,
+    progress: Progress<'_>,
+) -> Result<(Vec<f64>, usize), EngineError> {
+    let ids = |text: &SenseText| {
+        let ids = tokenizer.encode(text.text, Special::Text);
+        let mut ids = ids.map_err(|error| EngineError::BadReference {
+            name: text.name.into(),
+            reason: error.to_string(),
+        })?;
+        ids.truncate(engine.context());
+        match ids.len() {
+            0 | 1 => Err(EngineError::TextTooShort {
+                found: ids.len(),
+                expected: 2,
+            }),
+            _ => Ok(ids),
+        }
+    };
+    let texts = SENSE_TEXTS.iter().map(ids).collect::<Result<Vec<_>, _>>()?;
+    let all: usize = texts.iter().map(Vec::len).sum();
+    let mut done = 0;
+    let mut found = Vec::with_capacity(texts.len());
+    for ids in &texts {
+        found.push(measure(engine, tokenizer, ids, &mut |tokens| {
+            done += tokens;
+            progress(done as u64, all as u64);
+        })?);
+    }
+    // The first of each is not predicted.
+    Ok((found, all - texts.len()))
 }
 
+/// Bits a byte of all tokens but the first. `progress` is told tokens as they are done.
 fn measure(
     engine: &mut Engine,
     tokenizer: &Tokenizer,
-    text: &str,
-) -> Result<Measured, EngineError> {
+    ids: &[TokenId],
+    progress: &mut dyn FnMut(usize),
+) -> Result<f64, EngineError> {
     let vocab = engine.inventory().config().vocab_size;
-    let unreadable = |error: glim_text::TextError| EngineError::BadReference {
-        name: "text".into(),
-        reason: error.to_string(),
-    };
-    let mut ids = tokenizer.encode(text, Special::Text).map_err(unreadable)?;
-    ids.truncate(engine.context());
-    if ids.len() < 2 {
-        return Err(EngineError::TextTooShort {
-            found: ids.len(),
-            expected: 2,
-        });
-    }
     let length = |id: &TokenId| tokenizer.token_bytes(*id).map_or(0, <[u8]>::len);
-    let bytes: usize = ids[1..].iter().map(length).sum();
+    let bytes: usize = ids.iter().skip(1).map(length).sum();
     let mut nats = 0.0;
     let mut tracer = Tracer::new(engine, Vec::new(), false)?;
-    tracer.run(
-        engine,
-        &ids,
-        |_| 0,
-        &ForcedChoices::new(),
-        |first, n, results| {
-            let logits = results.f32s(names::LOGITS).unwrap_or_default();
-            for (i, row) in logits.chunks_exact(vocab).take(n).enumerate() {
-                if let Some(next) = ids.get(first + i + 1) {
-                    nats -= log_probability(row, next.0 as usize);
-                }
+    let each = |first: usize, n: usize, results: &StepResults| {
+        let logits = results.f32s(names::LOGITS).unwrap_or_default();
+        for (i, row) in logits.chunks_exact(vocab).take(n).enumerate() {
+            if let Some(next) = ids.get(first + i + 1) {
+                nats -= log_probability(row, next.0 as usize);
             }
-        },
-    )?;
-    Ok(Measured {
-        bits_per_byte: nats / std::f64::consts::LN_2 / bytes.max(1) as f64,
-        tokens: ids.len() - 1,
-    })
+        }
+        progress(n);
+    };
+    tracer.run(engine, ids, |_| 0, &ForcedChoices::new(), each)?;
+    Ok(nats / std::f64::consts::LN_2 / bytes.max(1) as f64)
 }
 
 #[cfg(test)]

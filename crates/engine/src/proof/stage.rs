@@ -39,10 +39,12 @@ impl Which {
     }
 }
 
-/// A prompt whose beginning is in the cache.
+/// A prompt whose beginning goes into the cache, and is then there.
 pub(super) struct Stage<'e> {
     engine: &'e mut Engine,
     sequence: &'e mut Sequence,
+    /// What comes before the steps.
+    head: Vec<TokenId>,
     /// Its last rows.
     tail: Vec<TokenId>,
     mask: Vec<u32>,
@@ -55,37 +57,26 @@ pub(super) struct Ran {
     pub(super) carry_before: Vec<i32>,
 }
 
-/// Runs `f` at the end of a prompt made of `ids`.
+/// Runs `f` with a prompt made of `ids`.
 pub(super) fn at_end_of_prompt<T>(
     engine: &mut Engine,
     ids: &[TokenId],
-    which: Which,
     f: impl FnOnce(&mut Stage<'_>) -> Result<T, EngineError>,
 ) -> Result<T, EngineError> {
     let length = context(engine.inventory()).min(engine.context()).max(2) - 1;
-    let prompt = prompt(ids, length, engine.inventory().config().vocab_size);
-    let rows = ROWS.min(length).min(engine.max_chunk());
-    let (head, tail) = prompt.split_at(length - rows);
     let vocab = engine.inventory().config().vocab_size;
+    let mut head = prompt(ids, length, vocab);
+    let rows = ROWS.min(length).min(engine.max_chunk());
+    let tail = head.split_off(length - rows);
     engine.with_sequence(|engine, sequence| {
         engine.reserve(sequence, (length + 1).min(engine.context()))?;
-        for chunk in prefill_chunks(head.len(), engine.max_chunk()) {
-            let kind = engine.prefill_kind(chunk.len());
-            let row = BatchRow {
-                tokens: &head[chunk.clone()],
-                sequence,
-                slot: 0,
-                draw: None,
-            };
-            engine.run_batch(kind, &[row])?;
-            sequence.advance(chunk.len());
-        }
         f(&mut Stage {
             engine,
             sequence,
-            tail: tail.to_vec(),
+            head,
+            tail,
             mask: vec![u32::MAX; vocab.div_ceil(32)],
-            which,
+            which: Which::Prefill,
         })
     })
 }
@@ -100,6 +91,34 @@ pub(super) fn prompt(ids: &[TokenId], length: usize, vocab: usize) -> Vec<TokenI
 }
 
 impl Stage<'_> {
+    /// Chunks of the prompt before the steps.
+    pub(super) fn chunks(&self) -> usize {
+        prefill_chunks(self.head.len(), self.engine.max_chunk()).count()
+    }
+
+    /// Runs the next of them; whether there was one.
+    pub(super) fn next_chunk(&mut self) -> Result<bool, EngineError> {
+        let rest = &self.head[self.sequence.computed()..];
+        let Some(chunk) = prefill_chunks(rest.len(), self.engine.max_chunk()).next() else {
+            return Ok(false);
+        };
+        let kind = self.engine.prefill_kind(chunk.len());
+        let row = BatchRow {
+            tokens: &rest[chunk.clone()],
+            sequence: self.sequence,
+            slot: 0,
+            draw: None,
+        };
+        self.engine.run_batch(kind, &[row])?;
+        self.sequence.advance(chunk.len());
+        Ok(true)
+    }
+
+    /// Turns to a step; its prompt must be in the cache when it runs.
+    pub(super) fn look_at(&mut self, which: Which) {
+        self.which = which;
+    }
+
     /// The step's kind: that of the smallest bucket which holds it.
     pub(super) fn kind(&self) -> StepKind {
         match self.which {

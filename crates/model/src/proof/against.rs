@@ -18,7 +18,7 @@ use super::compare::{Compared, compare};
 use super::logical::{CHUNK_ELEMENTS, Logical};
 use super::parallel;
 use super::report::{BadElement, Check, Level, Timer};
-use super::stored::{StoredTensor, stored};
+use super::stored::{StoredTensor, descs, stored};
 use super::words::{bytes, counted, thousands};
 use crate::checkpoint::{Checkpoint, TensorDesc};
 use crate::config::Config;
@@ -44,10 +44,6 @@ pub fn against(checkpoint: &Checkpoint, other: &Checkpoint, progress: Progress<'
 pub fn against_bytes(checkpoint: &Checkpoint, other: &Checkpoint) -> u64 {
     let (pairs, _) = pairs(checkpoint, other);
     pairs.iter().map(|(desc, _)| desc.byte_len() as u64).sum()
-}
-
-fn descs(checkpoint: &Checkpoint) -> impl Iterator<Item = &TensorDesc> {
-    checkpoint.tensors().iter().chain(checkpoint.mtp_tensors())
 }
 
 fn hyper_parameters(found: &Config, expected: &Config) -> Check {

@@ -87,14 +87,14 @@ fn layer_and_suffix(name: &str) -> Option<(usize, &str)> {
 
 /// Whether all blocks of a tensor are the same: a bias of zeros, a norm of ones. Such tensors may be equal.
 fn is_constant(tensor: &StoredTensor<'_>) -> bool {
-    if tensor.extents.is_empty() {
-        return true;
+    if tensor.data_len() < tensor.len {
+        // Holes are zeros; what is written beside them, such as the rest of a page, must be too.
+        let is_zero = |extent| tensor.read(extent).iter().all(|&byte| byte == 0);
+        return tensor.extents.iter().all(is_zero);
     }
     let bytes = tensor.bytes();
-    let block = tensor.ty.block_bytes();
-    bytes
-        .get(block..)
-        .is_none_or(|rest| *rest == bytes[..rest.len()])
+    let rest = bytes.get(tensor.ty.block_bytes()..).unwrap_or_default();
+    *rest == bytes[..rest.len()]
 }
 
 /// Which indexers may be copies of which.

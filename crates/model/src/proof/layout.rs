@@ -7,30 +7,33 @@
 //! - `kv_b round trip`: each layer's own keys and values are joined and split again, and must come back bit for bit: as bytes where both
 //!   have one plain type, else as decoded numbers.
 //! - `stored forms`: what the loader hands out of tensors that hold two logical ones, or are one of many, is what lies in the place that
-//!   the form's formula names (see `logical.rs`).
+//!   the form's formula names (see `forms.rs`).
 //!
 //! None of this can tell a file whose keys were stored untransposed, where `nope` and `rank` would allow it, from a sound one: the
 //! numbers themselves say nothing about their order. In GLM-5, 192 and 512, both orders have the same number of bytes and the shape
 //! is what the converter wrote. Only a comparison with the original (level 3) or running the model (level 7) shows it.
 
-use glim_quant::{GgmlType, dequantize};
 use std::ops::Range;
 
-use super::Progress;
+use glim_quant::{GgmlType, dequantize};
+
 use super::logical::Logical;
-use super::parallel;
 use super::report::{BadElement, Check, Level, Timer};
-use super::stored::{StoredTensor, bad_element, stored};
+use super::stored::{StoredTensor, bad_element, descs, stored};
 use super::words::counted;
+use super::{Progress, forms, parallel};
 use crate::catalogue::Role;
 use crate::checkpoint::{Checkpoint, TensorDesc};
+use crate::error::ModelError;
 use crate::kv_b::{KvBDims, KvBSizeError, join_kv_b, split_kv_b};
-use crate::shard::{Form, Options, RankWeights, ShardError, Shards};
+use crate::shard::ShardError;
 
 /// Numbers of a group of heads that is joined at once, at most, unless a single head has more.
 const GROUP_ELEMENTS: usize = 1 << 20;
-/// Indices that a f32-sized element can hold.
+/// Bytes of a decoded number, and of an index.
 const ELEM: usize = 4;
+/// Elements that go through join and split as indices: with both halves, the whole and the halves again 768 MiB. GLM-5 has 15 million.
+const MAX_INDICES: usize = 1 << 26;
 
 /// Level 2. `progress` is called with bytes that add up to [`layout_bytes`].
 pub fn layout(checkpoint: &Checkpoint, progress: Progress<'_>) -> Vec<Check> {
@@ -38,14 +41,14 @@ pub fn layout(checkpoint: &Checkpoint, progress: Progress<'_>) -> Vec<Check> {
     vec![
         formula(dims(checkpoint), join_kv_b, split_kv_b),
         round_trip(checkpoint, &tensors, progress),
-        forms(checkpoint, &tensors, progress),
+        forms::check(checkpoint, &tensors, progress),
     ]
 }
 
 /// The bytes that [`layout`] reports as progress: those of keys and values, and of tensors that are not stored as they are.
 pub fn layout_bytes(checkpoint: &Checkpoint) -> u64 {
     let halves = layers(checkpoint).flat_map(|(k_b, v_b)| [k_b, v_b]);
-    let rearranged = rearranged(checkpoint).into_iter();
+    let rearranged = forms::rearranged(checkpoint).into_iter();
     halves
         .chain(rearranged)
         .map(|desc| desc.byte_len() as u64)
@@ -62,22 +65,11 @@ fn dims(checkpoint: &Checkpoint) -> KvBDims {
     }
 }
 
-fn descs(checkpoint: &Checkpoint) -> impl Iterator<Item = &TensorDesc> {
-    checkpoint.tensors().iter().chain(checkpoint.mtp_tensors())
-}
-
 /// Keys and values of each layer.
 fn layers(checkpoint: &Checkpoint) -> impl Iterator<Item = (&TensorDesc, &TensorDesc)> {
     let of = |role: Role| descs(checkpoint).filter(move |desc| desc.role == role);
     // One of each in every layer, in the order of layers.
     of(Role::AttnKB).zip(of(Role::AttnVB))
-}
-
-/// Tensors that the loader takes out of fused ones, or puts together.
-fn rearranged(checkpoint: &Checkpoint) -> Vec<&TensorDesc> {
-    let is_rearranged =
-        |desc: &&TensorDesc| !matches!(Form::of(checkpoint, desc), Ok(Form::Whole { .. }));
-    descs(checkpoint).filter(is_rearranged).collect()
 }
 
 type Join = fn(&[u8], &[u8], KvBDims, usize) -> Result<Vec<u8>, KvBSizeError>;
@@ -92,15 +84,18 @@ fn formula(dims: KvBDims, join: Join, split: Split) -> Check {
         v,
         rank,
     } = dims;
-    let covered = format!("{n_heads} heads of {nope} + {v} rows of {rank}, every element");
-    // Keys count from 0, values on from there; real models have 15 million of both.
-    let keys = n_heads * rank * nope;
-    let count = keys + n_heads * v * rank;
-    if u32::try_from(count).is_err() {
+    // Of a model with more, as many heads as fit: what holds for some holds for all.
+    let head = (nope + v).saturating_mul(rank).max(1);
+    let n_heads = n_heads.min(MAX_INDICES / head);
+    if n_heads == 0 {
         return timer.skipped(format!(
-            "{count} elements are more than have an index of 32 bits"
+            "a head of {head} elements is too large to be tried with indices"
         ));
     }
+    let dims = KvBDims { n_heads, ..dims };
+    let covered = format!("{n_heads} heads of {nope} + {v} rows of {rank}, every element");
+    // Keys count from 0, values on from there.
+    let (keys, count) = (n_heads * rank * nope, n_heads * head);
     let indices =
         |range: Range<usize>| -> Vec<u8> { range.flat_map(|i| (i as u32).to_le_bytes()).collect() };
     let (k_b, v_b) = (indices(0..keys), indices(keys..count));
@@ -229,7 +224,7 @@ fn round_trip(
 }
 
 impl Heads<'_> {
-    fn round_trip(&self, dims: KvBDims) -> Result<RoundTrip, crate::error::ModelError> {
+    fn round_trip(&self, dims: KvBDims) -> Result<RoundTrip, ModelError> {
         let elements = |logical: &Logical<'_>| {
             let each = logical.desc.elements() / dims.n_heads.max(1);
             self.heads.start * each..self.heads.end * each
@@ -284,7 +279,7 @@ fn bytes_of(
     logical: &Logical<'_>,
     dims: KvBDims,
     heads: &Range<usize>,
-) -> Result<Vec<u8>, crate::error::ModelError> {
+) -> Result<Vec<u8>, ModelError> {
     let each = logical.desc.elements() / dims.n_heads.max(1);
     let mut bytes = Vec::new();
     for h in heads.clone() {
@@ -299,123 +294,9 @@ fn decoded(ty: GgmlType, bytes: &[u8]) -> Result<Vec<u8>, String> {
     Ok(values.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
-/// What the loader makes of fused and stacked tensors, beside the formulas.
-fn forms(checkpoint: &Checkpoint, tensors: &[StoredTensor<'_>], progress: Progress<'_>) -> Check {
-    let timer = Timer::start(Level::Layout, "stored forms");
-    let all = descs(checkpoint).count();
-    let covered = counted(all, "tensor");
-    match compare_forms(checkpoint, tensors, progress) {
-        Err(error) => timer.failed(covered, 0, error.to_string(), None),
-        Ok((_, _, Some(bad))) => {
-            let detail = format!(
-                "the loader takes `{}` from another place than its stored form says: a fault of this program",
-                bad.tensor
-            );
-            timer.failed(covered, 0, detail, Some(bad))
-        }
-        Ok((0, _, None)) => timer.passed(covered, 0, "all are stored as they are used"),
-        Ok((rearranged, bytes, None)) => {
-            let detail = format!(
-                "{rearranged} are taken out of fused tensors or put together, the others are stored as they are used"
-            );
-            timer.passed(covered, bytes, detail)
-        }
-    }
-}
-
-type Compared = (usize, u64, Option<BadElement>);
-
-fn compare_forms(
-    checkpoint: &Checkpoint,
-    tensors: &[StoredTensor<'_>],
-    progress: Progress<'_>,
-) -> Result<Compared, ShardError> {
-    let descs = rearranged(checkpoint);
-    if descs.is_empty() {
-        return Ok((0, 0, None));
-    }
-    // One rank has all of every tensor, and loads it a piece at a time.
-    let list = Shards::of(checkpoint, 1, &Options::default())?;
-    let loader = list.rank(checkpoint, 0)?;
-    let logicals: Vec<Logical<'_>> = descs
-        .iter()
-        .map(|desc| Logical::new(checkpoint, tensors, desc))
-        .collect::<Result<_, _>>()?;
-    let pieces: Vec<(&Logical<'_>, Range<usize>)> = logicals
-        .iter()
-        .flat_map(|logical| {
-            let outer = logical.desc.shape.first().copied().unwrap_or(0);
-            let step = if logical.is_loaded_whole() { outer } else { 1 };
-            let starts = (0..outer).step_by(step.max(1));
-            starts.map(move |start| (logical, start..(start + step).min(outer)))
-        })
-        .collect();
-    let largest = pieces
-        .iter()
-        .map(|(logical, outer)| piece_bytes(logical, outer))
-        .max();
-    let results = parallel::map(&pieces, 4 * largest.unwrap_or(0), |(logical, outer)| {
-        let bytes = piece_bytes(logical, outer);
-        let result = compare_piece(&loader, logical, outer);
-        progress(bytes as u64);
-        Ok((bytes as u64, result?))
-    });
-    let (mut bytes, mut first_bad) = (0, None);
-    for result in results {
-        let (n, bad): (u64, Option<BadElement>) = result.map_err(|error: ShardError| error)?;
-        bytes += n;
-        first_bad = first_bad.or(bad);
-    }
-    Ok((descs.len(), bytes, first_bad))
-}
-
-fn piece_bytes(logical: &Logical<'_>, outer: &Range<usize>) -> usize {
-    let desc = logical.desc;
-    desc.byte_len() / desc.shape.first().copied().unwrap_or(1).max(1) * outer.len()
-}
-
-fn compare_piece(
-    loader: &RankWeights<'_>,
-    logical: &Logical<'_>,
-    outer: &Range<usize>,
-) -> Result<Option<BadElement>, ShardError> {
-    let desc = logical.desc;
-    let each = desc.elements() / desc.shape.first().copied().unwrap_or(1).max(1);
-    let elements = outer.start * each..outer.end * each;
-    if !logical.has_data(&elements) {
-        return Ok(None);
-    }
-    let found = loader.load_outer(&desc.name, outer)?;
-    let mut expected = Vec::new();
-    for index in outer.clone() {
-        expected.extend_from_slice(&logical.bytes(&(index * each..(index + 1) * each))?);
-    }
-    if *found == *expected {
-        return Ok(None);
-    }
-    let at = found.iter().zip(&expected).position(|(a, b)| a != b);
-    let at = at.unwrap_or(found.len().min(expected.len()));
-    let hex = |bytes: &[u8]| {
-        bytes
-            .get(at)
-            .map_or("no byte".to_owned(), |byte| format!("byte {byte:#04x}"))
-    };
-    let element = elements.start + at / desc.ty.block_bytes() * desc.ty.block_elems();
-    let columns = desc.shape.last().copied().unwrap_or(1);
-    Ok(Some(bad_element(
-        &desc.name,
-        columns,
-        element,
-        hex(&expected),
-        hex(&found),
-    )))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use glim_testkit::tiny::Tiny;
-
     use super::super::report::Outcome;
     use super::*;
 
@@ -467,42 +348,5 @@ mod tests {
             Ok((v_b, k_b))
         };
         assert!(bad(join_kv_b, swapped).contains("split does not undo join"));
-    }
-
-    /// A loader that takes its bytes elsewhere: here, from another file.
-    #[test]
-    fn a_loader_that_takes_another_place_is_named() {
-        let none = |_: u64| ();
-        let file = || Tiny::new(3).build().fuse_gate_up().legacy_kv_b();
-        let sound = Checkpoint::from_gguf(file().gguf()).unwrap();
-        let tensors = stored(&sound);
-        assert_eq!(compare_forms(&sound, &tensors, &none).unwrap().2, None);
-        for (name, byte, place) in [
-            (
-                "blk.1.ffn_gate_up_exps.weight",
-                (2 * 576 + 300) * 96 * 2,
-                ("blk.1.ffn_up_exps.weight", 2 * 288 + 12, 0),
-            ),
-            // Head 1 of 256 rows, key row 3, column 9: row 9 and column 3 of the keys, which are [128, 32] in a head.
-            (
-                "blk.1.attn_kv_b.weight",
-                ((256 + 3) * 128 + 9) * 2,
-                ("blk.1.attn_k_b.weight", 128 + 9, 3),
-            ),
-        ] {
-            let faulty = file().change(name, |tensor| tensor.bytes[byte] ^= 0x55);
-            let other = Checkpoint::from_gguf(faulty.gguf()).unwrap();
-            let list = Shards::of(&other, 1, &Options::default()).unwrap();
-            let loader = list.rank(&other, 0).unwrap();
-            let bads = descs(&sound).filter_map(|desc| {
-                let logical = Logical::new(&sound, &tensors, desc).unwrap();
-                let outer = desc.shape[0];
-                (0..outer).find_map(|i| compare_piece(&loader, &logical, &(i..i + 1)).unwrap())
-            });
-            let bads: Vec<(String, u64, u64)> =
-                bads.map(|bad| (bad.tensor, bad.row, bad.col)).collect();
-            let (tensor, row, col) = place;
-            assert_eq!(bads, [(tensor.to_owned(), row, col)]);
-        }
     }
 }

@@ -21,6 +21,7 @@ mod compare;
 mod copies;
 mod digest;
 mod file;
+mod forms;
 mod layout;
 mod logical;
 mod norms;

@@ -6,7 +6,7 @@
 use glim_quant::{GgmlType, dequantize};
 
 use super::report::{Check, Level, Timer};
-use super::stored::StoredTensor;
+use super::stored::{StoredTensor, descs};
 use super::words::counted;
 use crate::catalogue::Role;
 use crate::checkpoint::{Checkpoint, TensorDesc};
@@ -33,7 +33,7 @@ const NORMS: [Role; 9] = [
 
 pub(super) fn check(checkpoint: &Checkpoint, tensors: &[StoredTensor<'_>]) -> Check {
     let timer = Timer::start(Level::File, "vectors");
-    let all = || checkpoint.tensors().iter().chain(checkpoint.mtp_tensors());
+    let all = || descs(checkpoint);
     let is_there = |desc: &TensorDesc| {
         let stored = desc.stored().iter().filter_map(|&index| tensors.get(index));
         stored.clone().count() > 0 && stored.into_iter().all(|tensor| !tensor.extents.is_empty())

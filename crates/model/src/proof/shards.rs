@@ -12,9 +12,9 @@ use super::Progress;
 use super::logical::Logical;
 use super::parallel;
 use super::report::{BadElement, Check, Level, Timer};
-use super::stored::{StoredTensor, bad_element, stored};
+use super::stored::{StoredTensor, bad_element, descs, stored};
 use super::words::{bytes, counted};
-use crate::checkpoint::{Checkpoint, TensorDesc};
+use crate::checkpoint::Checkpoint;
 use crate::shard::{
     HeadCounts, Options, RankWeights, ShardError, ShardedWeight, Shards, weights_of,
 };
@@ -105,10 +105,6 @@ pub fn shard_list(checkpoint: &Checkpoint, list: &Shards, progress: Progress<'_>
 
 fn name(world_size: usize) -> String {
     format!("tp {world_size}")
-}
-
-fn descs(checkpoint: &Checkpoint) -> impl Iterator<Item = &TensorDesc> {
-    checkpoint.tensors().iter().chain(checkpoint.mtp_tensors())
 }
 
 fn refused(

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use glim_gguf::TensorInfo;
+use glim_gguf::{Gguf, TensorInfo};
 use glim_quant::GgmlType;
 
 use super::report::BadElement;
 use crate::checkpoint::hf::HfTensor;
-use crate::checkpoint::{Checkpoint, HfFolder, Source};
-use glim_gguf::Gguf;
+use crate::checkpoint::{Checkpoint, HfFolder, Source, TensorDesc};
 
 /// One stored tensor. Its bytes are looked up when they are needed: those of big-endian files are made then.
 #[derive(Clone)]
@@ -131,6 +130,11 @@ pub(super) fn bad_element(
         expected,
         found,
     }
+}
+
+/// All logical tensors: the trunk's, then those of MTP blocks.
+pub(super) fn descs(checkpoint: &Checkpoint) -> impl Iterator<Item = &TensorDesc> {
+    checkpoint.tensors().iter().chain(checkpoint.mtp_tensors())
 }
 
 /// All stored tensors, in the order of the files. No data is read.

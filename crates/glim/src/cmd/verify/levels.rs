@@ -143,13 +143,8 @@ impl<'a> Levels<'a> {
         if self.args.wants(Level::Sense) {
             checks.push(match &text {
                 Ok((text, _)) => {
-                    let texts = SENSE_TEXTS.len() as u64;
-                    let mut progress =
-                        Progress::new(self.ui, "reading texts", Unit::Things("texts"), texts);
-                    let tokenizer = &text.model.tokenizer;
-                    running::sense(&mut engine, tokenizer, &mut |done, _| {
-                        progress.set(done, String::new());
-                    })
+                    let mut progress = self.counted("reading texts", "tokens");
+                    running::sense(&mut engine, &text.model.tokenizer, &mut progress)
                 }
                 Err(failure) => self.excuse(Level::Sense, "text", true, failure),
             });
@@ -168,20 +163,22 @@ impl<'a> Levels<'a> {
             threads: cpu.threads.unwrap_or(available),
             ids: ids.map_or(&[], Vec::as_slice),
         };
-        let operations = |what| {
-            let mut progress: Option<Progress<'a>> = None;
-            move |done, total| {
-                let new = || Progress::new(self.ui, what, Unit::Things("operations"), total);
-                progress.get_or_insert_with(new).set(done, String::new());
-            }
-        };
-        let mut progress = operations("recomputing");
+        let mut progress = self.counted("recomputing", "operations");
         let mut checks = running::function(engine, self.checkpoint, &probe, &mut progress);
         drop(progress);
-        let mut progress = operations("end to end");
+        let mut progress = self.counted("end to end", "operations");
         let whole = running::whole(engine, self.checkpoint, &probe, &mut progress);
         checks.push(whole);
         checks
+    }
+
+    /// Shows how many things a job has done; it says how many there are when it begins.
+    fn counted(&self, what: &'static str, things: &'static str) -> impl FnMut(u64, u64) + use<'a> {
+        let (ui, mut progress) = (self.ui, None);
+        move |done, all| {
+            let new = || Progress::new(ui, what, Unit::Things(things), all);
+            progress.get_or_insert_with(new).set(done, String::new());
+        }
     }
 
     /// An engine with the context that the checks need; or, in its place, checks that say why there is none.
