@@ -32,6 +32,8 @@ use crate::{AddedTokens, TextError};
 const MAX_TEMPLATE_FUEL: u64 = 1 << 23;
 /// Bytes for a unit of fuel.
 const FUEL_BYTES: usize = 64;
+/// What it takes to print one value, or to call one method: as long as a few instructions.
+const STEP_FUEL: u64 = 4;
 /// Deepest nesting of values that is printed or written as JSON.
 const MAX_DEPTH: usize = 128;
 /// Stack of a rendering, in bytes. A template can nest lists once for each unit of fuel, and the engine takes such a value
@@ -272,7 +274,7 @@ struct Raised(String);
 
 /// Pays for work on so many bytes, and for a step of it.
 fn pay(state: &State, bytes: usize) -> Result<(), Error> {
-    state.consume_fuel(1 + (bytes / FUEL_BYTES) as u64)
+    state.consume_fuel(STEP_FUEL + (bytes / FUEL_BYTES) as u64)
 }
 
 fn raise_exception(state: &State, message: &Value) -> Result<Value, Error> {
