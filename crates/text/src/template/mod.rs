@@ -10,6 +10,7 @@
 //! assistant's `content: null` becomes the empty string (Python would print `None`), and the role `developer` becomes
 //! `system` unless the template knows it. Content parts (`[{"type": "text", …}]`) are passed on as they are.
 
+mod format;
 mod json;
 mod methods;
 mod prepare;
@@ -116,6 +117,7 @@ impl ChatTemplate {
         env.set_formatter(python::formatter);
         env.set_unknown_method_callback(methods::call);
         env.add_filter("tojson", json::tojson);
+        env.add_filter("format", format::filter);
         env.add_filter("trim", methods::trim);
         env.add_filter("string", python::string);
         env.add_test("iterable", python::is_iterable);
