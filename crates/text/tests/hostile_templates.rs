@@ -114,3 +114,31 @@ fn a_content_full_of_token_texts_is_cut_in_linear_time() {
     );
     assert_eq!(text.unwrap(), content.replace(' ', ""));
 }
+
+/// Found by the fuzzer: the engine panics on these keys.
+#[test]
+fn keys_of_format_strings_are_refused_where_the_engine_would_panic() {
+    for print in [
+        "{{ '%(\u{e9})s' | format(a=1) }}",
+        "{{ '%(\u{e9}' | format('a') }}",
+        "{{ '{0[\u{e9}]}'.format('a') }}",
+        "{{ '{0[a][\u{e9}'.format('a') }}",
+    ] {
+        refused(print, "expected a key of ASCII characters");
+    }
+    let sound = "{{ '%% %s \u{e9} %(a)s'[:5] | format('\u{e9}') }}{{ '{{[\u{e9}]}} {} \u{e9}[0]'.format('\u{e9}') }}";
+    assert_eq!(
+        render(sound, "", &[]).unwrap(),
+        "% \u{e9}{[\u{e9}]} \u{e9} \u{e9}[0]"
+    );
+}
+
+#[test]
+fn widths_are_paid_for_before_anything_is_padded() {
+    for print in [
+        "{{ '{:9000000000}'.format('a') }}",
+        "{{ '{:99999999999999999999999}'.format('a') }}",
+    ] {
+        refused(print, OUT_OF_FUEL);
+    }
+}

@@ -33,6 +33,10 @@ pub(super) fn call(
         "removeprefix" | "removesuffix" => {
             remove_affix(&Marked::parse(text), method == "removeprefix", args)
         }
+        "format" => {
+            super::format::check_method(state, text)?;
+            pycompat::unknown_method_callback(state, value, method, args)
+        }
         "partition" | "rpartition" => partition(&Marked::parse(text), method == "rpartition", args),
         "splitlines" => split_lines(&Marked::parse(text), args),
         "find" | "rfind" | "count" | "isalnum" | "isalpha" | "isascii" | "isdigit" | "islower"

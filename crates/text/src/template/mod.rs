@@ -10,6 +10,7 @@
 //! assistant's `content: null` becomes the empty string (Python would print `None`), and the role `developer` becomes
 //! `system` unless the template knows it. Content parts (`[{"type": "text", …}]`) are passed on as they are.
 
+mod format;
 mod json;
 mod methods;
 mod prepare;
@@ -32,6 +33,8 @@ use crate::{AddedTokens, TextError};
 const MAX_TEMPLATE_FUEL: u64 = 1 << 23;
 /// Bytes for a unit of fuel.
 const FUEL_BYTES: usize = 64;
+/// What it takes to print one value, or to call one method: as long as a few instructions.
+const STEP_FUEL: u64 = 4;
 /// Deepest nesting of values that is printed or written as JSON.
 const MAX_DEPTH: usize = 128;
 /// Stack of a rendering, in bytes. A template can nest lists once for each unit of fuel, and the engine takes such a value
@@ -114,6 +117,7 @@ impl ChatTemplate {
         env.set_formatter(python::formatter);
         env.set_unknown_method_callback(methods::call);
         env.add_filter("tojson", json::tojson);
+        env.add_filter("format", format::filter);
         env.add_filter("trim", methods::trim);
         env.add_filter("string", python::string);
         env.add_test("iterable", python::is_iterable);
@@ -272,7 +276,7 @@ struct Raised(String);
 
 /// Pays for work on so many bytes, and for a step of it.
 fn pay(state: &State, bytes: usize) -> Result<(), Error> {
-    state.consume_fuel(1 + (bytes / FUEL_BYTES) as u64)
+    state.consume_fuel(STEP_FUEL + (bytes / FUEL_BYTES) as u64)
 }
 
 fn raise_exception(state: &State, message: &Value) -> Result<Value, Error> {
