@@ -802,18 +802,30 @@ impl Engine {
         Prepared::new(&mut self.ranks, plans)
     }
 
-    /// Runs a batch through such a step; the sequences stay as they are.
+    /// Runs a batch through such a step; the sequences stay as they are. The results are each rank's.
     pub(crate) fn run_prepared(
         &mut self,
         prepared: &mut Prepared,
         batch: &[BatchRow<'_>],
-    ) -> Result<StepResults, EngineError> {
-        prepared.run(&mut self.ranks, batch)
+    ) -> Result<Vec<StepResults>, EngineError> {
+        prepared.run_ranks(&mut self.ranks, batch)
     }
 
-    /// Reads rank 0's memory.
-    pub(crate) fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, EngineError> {
-        Ok(self.ranks.read(0, target)?)
+    /// Reads a rank's memory.
+    pub(crate) fn read(&self, rank: usize, target: ReadTarget<'_>) -> Result<Vec<u8>, EngineError> {
+        Ok(self.ranks.read(rank, target)?)
+    }
+
+    /// The plan of a prefill step of one sequence that gives every row, if one rank had the whole model.
+    pub(crate) fn whole_plan(&self, tokens: usize) -> Result<Plan, EngineError> {
+        let step = StepKind::Prefill {
+            tokens,
+            sequences: 1,
+        };
+        let (whole, caps) = (self.inventory.whole(), self.ranks.caps());
+        let slots = self.options.max_num_seqs;
+        let mut plans = every_row_plan(&whole, &caps, self.geometry, step, slots, false)?;
+        Ok(plans.swap_remove(0))
     }
 
     // --- for benchmarks ---

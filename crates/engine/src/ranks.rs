@@ -94,15 +94,15 @@ impl Ranks {
         }
     }
 
-    /// Runs a step on every rank. `plan` is rank 0's.
+    /// Runs a step on every rank; the results of each. `plan` is rank 0's.
     pub(crate) fn run(
         &mut self,
         step: StepId,
         plan: &Plan,
         inputs: &Arc<StepInputs>,
-    ) -> Result<StepResults, BackendError> {
+    ) -> Result<Vec<StepResults>, BackendError> {
         match self {
-            Self::One(backend) => backend.run(step, inputs),
+            Self::One(backend) => Ok(vec![backend.run(step, inputs)?]),
             Self::Many(many) => many.run(step, plan, inputs),
         }
     }
@@ -230,19 +230,20 @@ impl Many {
         step: StepId,
         plan: &Plan,
         inputs: &Arc<StepInputs>,
-    ) -> Result<StepResults, BackendError> {
+    ) -> Result<Vec<StepResults>, BackendError> {
         if self.group.failure().is_some() {
             return Err(self.failure(plan));
         }
         for jobs in &self.jobs {
             let _ = jobs.send(Job::Run(step, Arc::clone(inputs)));
         }
-        let replies = self.gather(plan)?;
-        let first = replies.into_iter().find(|(rank, _)| *rank == 0);
-        match first {
-            Some((_, Reply::Ran(results))) => Ok(results),
+        let mut replies = self.gather(plan)?;
+        replies.sort_by_key(|(rank, _)| *rank);
+        let results = replies.into_iter().map(|(_, reply)| match reply {
+            Reply::Ran(results) => Ok(results),
             _ => Err(self.failure(plan)),
-        }
+        });
+        results.collect()
     }
 
     fn read(&self, rank: usize, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {

@@ -62,6 +62,14 @@ impl Prepared {
         })
     }
 
+    /// The plan of a rank.
+    pub(crate) fn plan_of(&self, rank: usize) -> &Plan {
+        match rank.checked_sub(1) {
+            None => &self.plan,
+            Some(other) => &self.others[other],
+        }
+    }
+
     /// Every rank's plan, in their order.
     pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
         std::iter::once(&self.plan).chain(&self.others)
@@ -77,12 +85,26 @@ impl Prepared {
         Arc::make_mut(&mut self.inputs)
     }
 
-    /// Writes a batch into the inputs and runs it. A plan without sampling gives every row.
+    /// Writes a batch into the inputs and runs it; the results are rank 0's, which are every rank's. A plan without sampling gives
+    /// every row.
     pub(crate) fn run(
         &mut self,
         ranks: &mut Ranks,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
+        let results = self.run_ranks(ranks, batch)?.into_iter().next();
+        results.ok_or_else(|| EngineError::NoResult {
+            plan: self.plan.name.clone(),
+            name: "rank".into(),
+        })
+    }
+
+    /// The same with each rank's results: tapped temporaries differ.
+    pub(crate) fn run_ranks(
+        &mut self,
+        ranks: &mut Ranks,
+        batch: &[BatchRow<'_>],
+    ) -> Result<Vec<StepResults>, EngineError> {
         let geometry = self.plan.geometry;
         let inputs = Arc::make_mut(&mut self.inputs);
         let positions = |row: &BatchRow<'_>| {

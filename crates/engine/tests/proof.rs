@@ -7,9 +7,12 @@
 
 mod common;
 
-use glim_cpu::{CpuBackend, CpuOptions, Math};
+use std::time::Duration;
+
+use glim_cpu::{CpuBackend, CpuOptions, Math, RankGroup};
 use glim_engine::proof::{self, Arithmetic, Check, Outcome, Probe};
-use glim_engine::{Engine, EngineOptions};
+use glim_engine::{Engine, EngineOptions, EnginePlan, Rank};
+use glim_model::shard::{Latents, Options};
 use glim_model::{Checkpoint, Inventory};
 use glim_plan::{
     Backend, BackendError, Caps, Op, Plan, ReadTarget, RopeStyle, StateDecl, StepId, StepInputs,
@@ -69,7 +72,7 @@ fn probe<'a>(arithmetic: Arithmetic, ids: &'a [TokenId]) -> Probe<'a> {
 
 /// Function and end to end of an engine, against the weights of `file`.
 fn function(engine: &mut Engine, file: &dyn WeightSource, probe: &Probe<'_>) -> Vec<Check> {
-    let mut checks = proof::function(engine, file, probe, &mut |_, _| {});
+    let mut checks = proof::function(engine, &[file], probe, &mut |_, _| {});
     checks.push(proof::whole(engine, file, probe, &mut |_, _| {}));
     say(&checks);
     checks
@@ -108,6 +111,73 @@ fn exact_arithmetic_is_the_recomputation_bit_for_bit() {
         for check in &checks[..2] {
             assert!(check.detail.contains("bit for bit"), "{}", check.detail);
         }
+    }
+}
+
+/// Each rank's steps from its own slices, and what they bring together from what each of them brought.
+#[test]
+fn ranks_are_proved_each_by_itself() {
+    let checkpoint = Checkpoint::open(&assets::odd_glm52()).unwrap();
+    let ids = ids(&text_of(&checkpoint));
+    let options = Options {
+        latents: Latents::Rows,
+        ..Options::default()
+    };
+    let inventory = Inventory::of(&checkpoint).over(2, &options).unwrap();
+    let shards = inventory.shards().unwrap();
+    let sources = [0, 1].map(|rank| shards.rank(&checkpoint, rank).unwrap());
+    let run = |arithmetic, math| {
+        let group = RankGroup::new(2, Duration::from_secs(120));
+        let rank = |rank: usize| Rank {
+            backend: Box::new(CpuBackend::new(CpuOptions {
+                math,
+                threads: Some(1),
+                ranks: Some(group.rank(rank)),
+                ..CpuOptions::default()
+            })),
+            weights: &sources[rank],
+        };
+        let ranks = vec![rank(0), rank(1)];
+        let options = EngineOptions {
+            context: Some(CONTEXT),
+            ..EngineOptions::default()
+        };
+        let plan = EnginePlan::new(inventory.clone(), &ranks[0].backend.caps(), options).unwrap();
+        let mut engine =
+            Engine::load_ranks(plan, ranks, Some(std::sync::Arc::new(group.clone()))).unwrap();
+        let probe = probe(arithmetic, &ids);
+        let sources: Vec<&dyn WeightSource> =
+            sources.iter().map(|s| s as &dyn WeightSource).collect();
+        let mut checks = proof::function(&mut engine, &sources, &probe, &mut |_, _| {});
+        checks.push(proof::whole(
+            &mut engine,
+            &checkpoint,
+            &probe,
+            &mut |_, _| {},
+        ));
+        say(&checks);
+        checks
+    };
+    let exact = run(Arithmetic::Exact, Math::Exact);
+    let names: Vec<&str> = exact.iter().map(|check| check.name.as_str()).collect();
+    let expected = [
+        "prefill, rank 0 of 2",
+        "decode, rank 0 of 2",
+        "prefill, rank 1 of 2",
+        "decode, rank 1 of 2",
+        "end to end",
+    ];
+    assert_eq!(names, expected);
+    for check in &exact {
+        assert_eq!(check.outcome, Outcome::Passed, "{}", check.detail);
+    }
+    assert!(
+        exact[..4]
+            .iter()
+            .all(|check| check.detail.contains("bit for bit"))
+    );
+    for check in run(Arithmetic::EightBit, Math::Fast) {
+        assert_eq!(check.outcome, Outcome::Passed, "{}", check.detail);
     }
 }
 
@@ -355,7 +425,7 @@ fn a_wrong_operation_is_named_and_no_other() {
         let backend = Box::new(Bent { inner, label, bend });
         let mut engine = engine(&checkpoint, &checkpoint, backend);
         let probe = probe(Arithmetic::EightBit, &ids);
-        let checks = proof::function(&mut engine, &checkpoint, &probe, &mut |_, _| {});
+        let checks = proof::function(&mut engine, &[&checkpoint], &probe, &mut |_, _| {});
         say(&checks);
         let prefill = &checks[0];
         assert_eq!(prefill.outcome, Outcome::Failed, "{label}");
@@ -383,7 +453,7 @@ fn a_skipped_operation_is_named_by_what_it_did_not_write() {
         let backend = Box::new(glim_plan::reference::ReferenceBackend::new(reference));
         let mut engine = engine(&checkpoint, &checkpoint, backend);
         let probe = probe(Arithmetic::Exact, &ids);
-        let checks = proof::function(&mut engine, &checkpoint, &probe, &mut |_, _| {});
+        let checks = proof::function(&mut engine, &[&checkpoint], &probe, &mut |_, _| {});
         say(&checks);
         assert!(
             checks.iter().all(|check| check.outcome == Outcome::Failed),
@@ -478,7 +548,7 @@ fn function_names_the_operation_whose_weights_are_not_the_files() {
         let faulty = opened(&(fault.make)(file.clone()));
         let mut engine = engine(&sound, &faulty, cpu(Math::Fast));
         let probe = probe(Arithmetic::EightBit, &ids);
-        let checks = proof::function(&mut engine, &sound, &probe, &mut |_, _| {});
+        let checks = proof::function(&mut engine, &[&sound], &probe, &mut |_, _| {});
         println!("{}: {}", fault.name, checks[0].detail);
         assert_eq!(checks[0].outcome, Outcome::Failed, "{}", fault.name);
         assert!(

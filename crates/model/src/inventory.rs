@@ -117,6 +117,14 @@ impl Inventory {
         Ok(self)
     }
 
+    /// The same model on one rank.
+    pub fn whole(&self) -> Self {
+        Self {
+            ranks: None,
+            ..self.clone()
+        }
+    }
+
     /// Ranks that the model is cut over.
     pub fn world_size(&self) -> usize {
         self.ranks

@@ -85,6 +85,11 @@ impl StepResults {
         self.words.get(name).map(|w| bytemuck::cast_slice(w))
     }
 
+    /// A result as words.
+    pub fn words(&self, name: &str) -> Option<&[u32]> {
+        self.words.get(name).map(Vec::as_slice)
+    }
+
     /// A result of i32.
     pub fn i32s(&self, name: &str) -> Option<&[i32]> {
         self.words.get(name).map(|w| bytemuck::cast_slice(w))

@@ -42,31 +42,44 @@ pub struct Probe<'a> {
     pub ids: &'a [TokenId],
 }
 
-/// Checks `prefill` and `decode`: each operation of a step, recomputed from `source`. The engine must be idle. `progress` counts chunks of
-/// the prompt and operations.
+/// Checks `prefill` and `decode`: each operation of a step on each rank, recomputed from that rank's of `sources`. The engine must be idle.
+/// `progress` counts chunks of the prompt and operations.
+///
+/// # Panics
+/// If there are fewer sources than ranks.
 pub fn function(
     engine: &mut Engine,
-    source: &dyn WeightSource,
+    sources: &[&dyn WeightSource],
     probe: &Probe<'_>,
     progress: Progress<'_>,
 ) -> Vec<Check> {
-    let steps = [Which::Prefill, Which::Decode];
+    let world_size = engine.inventory().world_size();
+    let steps: Vec<(usize, Which)> = (0..world_size)
+        .flat_map(|rank| [(rank, Which::Prefill), (rank, Which::Decode)])
+        .collect();
+    let name = |rank: usize, which: Which| match world_size {
+        1 => which.name().to_owned(),
+        _ => format!("{}, rank {rank} of {world_size}", which.name()),
+    };
     let mut checks = Vec::with_capacity(steps.len());
-    let timer = Timer::start(Level::Function, steps[0].name());
+    let timer = Timer::start(Level::Function, name(0, Which::Prefill));
     let (mut done, mut all) = (0, 0);
     let run = at_end_of_prompt(engine, probe.ids, |stage| {
-        let plans = steps.map(|which| plan_of(stage, which));
+        let plans = steps
+            .iter()
+            .map(|(rank, which)| plan_of(stage, *which, *rank));
+        let plans: Vec<_> = plans.collect();
         let ops = plans.iter().flatten().map(|plan| plan.ops.len());
         all = stage.chunks() + ops.sum::<usize>();
         while stage.next_chunk()? {
             done += 1;
             progress(done as u64, all as u64);
         }
-        for (which, plan) in steps.into_iter().zip(plans) {
-            let timer = Timer::start(Level::Function, which.name());
-            stage.look_at(which);
+        for ((rank, which), plan) in steps.into_iter().zip(plans) {
+            let timer = Timer::start(Level::Function, name(rank, which));
+            stage.look_at(which, rank);
             let plan = plan?;
-            let mut examiner = Examiner::new(&plan, source, *probe);
+            let mut examiner = Examiner::new(&plan, sources[rank], *probe);
             let mut progress = |ops: usize| progress((done + ops) as u64, all as u64);
             checks.push(match examiner.run(stage, &mut progress) {
                 Ok(()) => examiner.check(timer, stage),
@@ -87,10 +100,10 @@ pub fn function(
     checks
 }
 
-fn plan_of(stage: &mut Stage<'_>, which: Which) -> Result<Plan, EngineError> {
-    stage.look_at(which);
+fn plan_of(stage: &mut Stage<'_>, which: Which, rank: usize) -> Result<Plan, EngineError> {
+    stage.look_at(which, rank);
     let kind = stage.kind();
-    Ok(stage.engine().step_of(kind)?.plan.clone())
+    Ok(stage.engine().step_of(kind)?.plan_of(rank).clone())
 }
 
 /// What a buffer should hold that is yet to be updated in place, and which operations made it so.

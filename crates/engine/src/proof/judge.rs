@@ -2,11 +2,13 @@
 
 use glim_plan::reference::moe::{might_route, route_weights};
 use glim_plan::reference::recompute::{Live, Operands, Output, Recompute, Rows};
-use glim_plan::{BackendError, BufferDecl, BufferId, BufferKind, Op, Plan};
+use glim_plan::{
+    BackendError, BufferDecl, BufferId, BufferKind, Gather, GgmlType, Op, Plan, Rows as BufferRows,
+};
 
 use super::BadElement;
 use super::bounds::{Arithmetic, RMS_SHARE, UNDERFLOW, factor, score_margin, weight_factor};
-use super::seen::Seen;
+use super::seen::{RankRow, Seen};
 
 /// Numbers that a buffer should hold, each with how far it may be off.
 #[derive(Debug, Clone)]
@@ -88,6 +90,14 @@ impl Bench<'_> {
 
     /// The f32 results of an operation with their bounds, and its i32 results.
     pub(super) fn expected(&self, op: &Op) -> Result<(Vec<Expected>, Vec<Output>), BackendError> {
+        match op {
+            Op::AllReduce { wire, x, out, .. } => {
+                let all_reduced = self.all_reduced(*wire, *x, *out)?;
+                return Ok((vec![all_reduced], Vec::new()));
+            }
+            Op::AllGather { wire, gathers, .. } => return self.all_gathered(*wire, gathers),
+            _ => {}
+        }
         let recompute = self.recompute();
         let rows = sampled(recompute.live_rows(op));
         let mut spreads = recompute.spread(self.label, op, &rows)?.into_iter();
@@ -111,6 +121,90 @@ impl Bench<'_> {
             });
         }
         Ok((floats, ints))
+    }
+
+    /// The sum of what the ranks brought, in their order.
+    fn all_reduced(
+        &self,
+        wire: GgmlType,
+        x: BufferId,
+        out: BufferId,
+    ) -> Result<Expected, BackendError> {
+        let lens = vec![self.plan().buffer(x).row_elements(); self.plan().world_size];
+        let (mut rows, mut bounds) = (Vec::new(), Vec::new());
+        for t in sampled(self.rows_of(out)) {
+            let (mut sum, mut bound) = (vec![0.0; lens[0]], vec![0.0; lens[0]]);
+            for (rank, row) in self
+                .operands
+                .rank_rows(x, t, &lens)?
+                .into_iter()
+                .enumerate()
+            {
+                let RankRow::F32(row) = row else { continue };
+                for ((sum, bound), value) in sum.iter_mut().zip(&mut bound).zip(row) {
+                    *sum = if rank == 0 { *value } else { *sum + value };
+                    *bound += wire_error(wire) * value.abs();
+                }
+            }
+            rows.push((t, sum));
+            bounds.push(bound);
+        }
+        Ok(Expected {
+            independent: false,
+            buffer: out,
+            rows,
+            bounds,
+        })
+    }
+
+    /// What the ranks brought, side by side.
+    fn all_gathered(
+        &self,
+        wire: GgmlType,
+        gathers: &[Gather],
+    ) -> Result<(Vec<Expected>, Vec<Output>), BackendError> {
+        let (mut floats, mut ints) = (Vec::new(), Vec::new());
+        for g in gathers {
+            let own = g.lens[self.plan().rank].max(1);
+            let inner = self.plan().buffer(g.x).row_elements() / own;
+            let lens: Vec<usize> = g.lens.iter().map(|n| n * inner).collect();
+            let (mut numbers, mut ids) = (Vec::new(), Vec::new());
+            for t in sampled(self.rows_of(g.out)) {
+                let (mut row, mut id_row) = (Vec::new(), Vec::new());
+                for part in self.operands.rank_rows(g.x, t, &lens)? {
+                    match part {
+                        RankRow::F32(values) => row.extend_from_slice(values),
+                        RankRow::I32(values) => id_row.extend_from_slice(values),
+                    }
+                }
+                numbers.push((t, row));
+                ids.push((t, id_row));
+            }
+            if self.plan().buffer(g.out).dtype != GgmlType::F32 {
+                ints.push(Output {
+                    buffer: g.out,
+                    rows: Rows::I32(ids),
+                });
+                continue;
+            }
+            let bound = |(_, row): &(usize, Vec<f32>)| {
+                row.iter().map(|v| wire_error(wire) * v.abs()).collect()
+            };
+            floats.push(Expected {
+                independent: false,
+                buffer: g.out,
+                bounds: numbers.iter().map(bound).collect(),
+                rows: numbers,
+            });
+        }
+        Ok((floats, ints))
+    }
+
+    fn rows_of(&self, id: BufferId) -> usize {
+        match self.plan().buffer(id).rows {
+            BufferRows::Outputs => self.live.outputs,
+            _ => self.live.tokens,
+        }
     }
 
     /// The router's choice and weights.
@@ -172,6 +266,15 @@ impl Bench<'_> {
             judged.add(judge(&weights, found)?);
         }
         Ok(judged)
+    }
+}
+
+/// Relative rounding error of a value on its way between ranks.
+fn wire_error(wire: GgmlType) -> f32 {
+    match wire {
+        GgmlType::BF16 => 1.0 / 256.0,
+        GgmlType::F16 => 1.0 / 2048.0,
+        _ => 0.0,
     }
 }
 

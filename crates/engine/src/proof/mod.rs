@@ -15,7 +15,7 @@
 //! use glim_engine::proof::{Arithmetic, Outcome, Probe, function};
 //!
 //! let probe = Probe { arithmetic: Arithmetic::Exact, threads: 1, ids };
-//! for check in function(engine, checkpoint, &probe, &mut |_done, _all| {}) {
+//! for check in function(engine, &[checkpoint], &probe, &mut |_done, _all| {}) {
 //!     assert_ne!(check.outcome, Outcome::Failed, "{}", check.detail);
 //! }
 //! # }

@@ -1,10 +1,12 @@
 //! What a step's operations read and wrote, as it was seen from outside.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use glim_plan::reference::recompute::{Matrix, Operands};
 use glim_plan::{
-    BackendError, BufferId, BufferKind, InputKind, Plan, StepInputs, StepResults, WeightSource,
+    BackendError, BufferId, BufferKind, GgmlType, InputKind, Plan, StepInputs, StepResults,
+    WeightSource,
 };
 
 use super::stage::{Ran, Stage};
@@ -16,7 +18,9 @@ use crate::steps::Prepared;
 pub(super) struct Seen<'a> {
     pub(super) plan: &'a Plan,
     source: &'a dyn WeightSource,
-    results: StepResults,
+    rank: usize,
+    /// Of each rank: collectives bring them together.
+    results: Rc<Vec<StepResults>>,
     inputs: StepInputs,
     states: HashMap<BufferId, Vec<f32>>,
     carry_before: Vec<i32>,
@@ -25,6 +29,15 @@ pub(super) struct Seen<'a> {
     pub(super) supposed: Option<(BufferId, Vec<f32>)>,
     /// A run that went on, for what this one did not come to.
     pub(super) after: Option<&'a Seen<'a>>,
+}
+
+/// A row of one rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RankRow<'a> {
+    /// Numbers.
+    F32(&'a [f32]),
+    /// Ids.
+    I32(&'a [i32]),
 }
 
 impl<'a> Seen<'a> {
@@ -39,21 +52,23 @@ impl<'a> Seen<'a> {
             results,
             carry_before,
         } = stage.run(prepared)?;
-        let prepared = &*prepared;
+        let rank = stage.rank();
+        let plan = prepared.plan_of(rank);
         let mut states = HashMap::new();
-        for node in &prepared.plan.ops[ops] {
+        for node in &plan.ops[ops] {
             let access = node.op.access();
             for id in access.reads.iter().chain(&access.appends) {
-                let buffer = prepared.plan.buffer(*id);
+                let buffer = plan.buffer(*id);
                 if matches!(buffer.kind, BufferKind::State(_)) && !states.contains_key(id) {
                     states.insert(*id, stage.state(&buffer.name)?);
                 }
             }
         }
         Ok(Self {
-            plan: &prepared.plan,
+            plan,
             source,
-            results,
+            rank,
+            results: Rc::new(results),
             inputs: prepared.inputs().clone(),
             states,
             carry_before,
@@ -97,8 +112,41 @@ impl<'a> Seen<'a> {
         found.ok_or_else(|| self.missing(id))
     }
 
+    fn own(&self) -> &StepResults {
+        &self.results[self.rank]
+    }
+
+    /// Row `row` of a temporary as each rank has it, of these many words each.
+    pub(super) fn rank_rows(
+        &self,
+        id: BufferId,
+        row: usize,
+        lens: &[usize],
+    ) -> Result<Vec<RankRow<'_>>, BackendError> {
+        let b = self.plan.buffer(id);
+        if let (None, Some(after)) = (self.own().words(&b.name), self.after) {
+            return after.rank_rows(id, row, lens);
+        }
+        let mut rows = Vec::with_capacity(lens.len());
+        for (results, len) in self.results.iter().zip(lens) {
+            let range = row * len..(row + 1) * len;
+            let found = match b.dtype {
+                GgmlType::F32 => results
+                    .f32s(&b.name)
+                    .and_then(|values| values.get(range))
+                    .map(RankRow::F32),
+                _ => results
+                    .i32s(&b.name)
+                    .and_then(|values| values.get(range))
+                    .map(RankRow::I32),
+            };
+            rows.push(found.ok_or_else(|| self.missing(id))?);
+        }
+        Ok(rows)
+    }
+
     fn result(&self, id: BufferId) -> Result<&[f32], BackendError> {
-        match (self.results.f32s(&self.plan.buffer(id).name), self.after) {
+        match (self.own().f32s(&self.plan.buffer(id).name), self.after) {
             (Some(values), _) => Ok(values),
             (None, Some(after)) => after.f32s(id),
             (None, None) => Err(self.missing(id)),
@@ -142,7 +190,7 @@ impl Operands for Seen<'_> {
         match b.kind {
             BufferKind::Input(kind) => Ok(bytemuck::cast_slice(self.input(kind))),
             BufferKind::Carry => Ok(&self.carry_before),
-            _ => match (self.results.i32s(&b.name), self.after) {
+            _ => match (self.own().i32s(&b.name), self.after) {
                 (Some(values), _) => Ok(values),
                 (None, Some(after)) => after.i32s(id),
                 (None, None) => Err(self.missing(id)),

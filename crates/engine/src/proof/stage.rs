@@ -49,11 +49,13 @@ pub(super) struct Stage<'e> {
     tail: Vec<TokenId>,
     mask: Vec<u32>,
     which: Which,
+    rank: usize,
 }
 
 /// One run of a step, and what it found when it began.
 pub(super) struct Ran {
-    pub(super) results: StepResults,
+    /// Of each rank.
+    pub(super) results: Vec<StepResults>,
     pub(super) carry_before: Vec<i32>,
 }
 
@@ -77,6 +79,7 @@ pub(super) fn at_end_of_prompt<T>(
             tail,
             mask: vec![u32::MAX; vocab.div_ceil(32)],
             which: Which::Prefill,
+            rank: 0,
         })
     })
 }
@@ -114,9 +117,13 @@ impl Stage<'_> {
         Ok(true)
     }
 
-    /// Turns to a step; its prompt must be in the cache when it runs.
-    pub(super) fn look_at(&mut self, which: Which) {
-        self.which = which;
+    /// Turns to a rank's part of a step; its prompt must be in the cache when it runs.
+    pub(super) fn look_at(&mut self, which: Which, rank: usize) {
+        (self.which, self.rank) = (which, rank);
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
     }
 
     /// The step's kind: that of the smallest bucket which holds it.
@@ -171,14 +178,16 @@ impl Stage<'_> {
 
     /// The carried tokens as they are now.
     pub(super) fn carry(&self) -> Result<Vec<i32>, EngineError> {
-        let bytes = self.engine.read(ReadTarget::Carry(names::CARRIED_TOKEN))?;
+        let bytes = self
+            .engine
+            .read(self.rank, ReadTarget::Carry(names::CARRIED_TOKEN))?;
         let words = bytes.as_chunks::<4>().0.iter();
         Ok(words.map(|word| i32::from_ne_bytes(*word)).collect())
     }
 
     /// The rows of a state as they are now.
     pub(super) fn state(&self, name: &str) -> Result<Vec<f32>, EngineError> {
-        let bytes = self.engine.read(ReadTarget::State(name))?;
+        let bytes = self.engine.read(self.rank, ReadTarget::State(name))?;
         let words = bytes.as_chunks::<4>().0.iter();
         Ok(words.map(|word| f32::from_ne_bytes(*word)).collect())
     }

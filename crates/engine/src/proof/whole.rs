@@ -122,7 +122,7 @@ fn compare(
     let mut prepared = engine.prepare_every_row(bucket, false, |_| Ok(()))?;
     let results =
         engine.with_sequence(|engine, sequence| engine.run_rows(&mut prepared, sequence, &ids))?;
-    let plan = &prepared.plan;
+    let plan = &engine.whole_plan(bucket)?;
     let missing = || EngineError::NoResult {
         plan: plan.name.clone(),
         name: names::LOGITS.into(),

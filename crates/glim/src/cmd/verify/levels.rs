@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use glim_engine::proof::{Arithmetic, Check, Level, Outcome, Probe, SENSE_TEXTS, Timer};
-use glim_engine::{Engine, EngineOptions, EnginePlan, proof as running};
+use glim_engine::{Engine, EngineError, EngineOptions, EnginePlan, proof as running};
 use glim_model::arch::SUPPORTED;
+use glim_model::shard::Options;
 use glim_model::{Checkpoint, Inventory, proof};
-use glim_plan::Backend;
+use glim_plan::{Backend, WeightSource};
 use glim_text::{Special, TokenId};
 
 use super::VerifyArgs;
@@ -126,33 +127,55 @@ impl<'a> Levels<'a> {
         checks
     }
 
-    /// Levels 6 and 7.
+    /// Levels 6 and 7: on one rank, or on as many as the user names; sense once.
     fn running(&self) -> Result<Vec<Check>, Failure> {
         let text = TextArg::default().of(self.checkpoint);
         let text = text.and_then(|text| encode(&text).map(|ids| (text, ids)));
         let ids = text.as_ref().map_or(&[][..], |(_, ids)| ids);
         let longest = ids.iter().map(Vec::len).max().unwrap_or(0);
-        let mut engine = match self.engine(longest)? {
-            Ok(engine) => engine,
-            Err(checks) => return Ok(checks),
+        let whole = Inventory::of(self.checkpoint);
+        let can_be_cut = |world_size: &&usize| {
+            whole
+                .clone()
+                .over(**world_size, &Options::default())
+                .is_ok()
         };
+        // What cannot be cut so is level 4's to say.
+        let sizes = self.args.tp.as_deref().unwrap_or(&[1]);
         let mut checks = Vec::new();
-        if self.args.wants(Level::Function) {
-            checks.extend(self.function(&mut engine, ids.last()));
-        }
-        if self.args.wants(Level::Sense) {
-            checks.push(match &text {
-                Ok((text, _)) => {
-                    let mut progress = self.counted("reading texts", "tokens");
-                    running::sense(&mut engine, &text.model.tokenizer, &mut progress)
+        let mut wants_sense = self.args.wants(Level::Sense);
+        for world_size in sizes.iter().filter(can_be_cut).copied() {
+            if !self.args.wants(Level::Function) && !wants_sense {
+                break;
+            }
+            let mut engine = match self.engine(longest, world_size)? {
+                Ok(engine) => engine,
+                Err(excuses) => {
+                    checks.extend(excuses);
+                    continue;
                 }
-                Err(failure) => self.excuse(Level::Sense, "text", true, failure),
-            });
+            };
+            if self.args.wants(Level::Function) {
+                checks.extend(self.function(&mut engine, ids.last())?);
+            }
+            if std::mem::take(&mut wants_sense) {
+                checks.push(match &text {
+                    Ok((text, _)) => {
+                        let mut progress = self.counted("reading texts", "tokens");
+                        running::sense(&mut engine, &text.model.tokenizer, &mut progress)
+                    }
+                    Err(failure) => self.excuse(Level::Sense, "text", true, failure),
+                });
+            }
         }
         Ok(checks)
     }
 
-    fn function(&self, engine: &mut Engine, ids: Option<&Vec<TokenId>>) -> Vec<Check> {
+    fn function(
+        &self,
+        engine: &mut Engine,
+        ids: Option<&Vec<TokenId>>,
+    ) -> Result<Vec<Check>, Failure> {
         let cpu = self.args.cpu();
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let probe = Probe {
@@ -163,13 +186,32 @@ impl<'a> Levels<'a> {
             threads: cpu.threads.unwrap_or(available),
             ids: ids.map_or(&[], Vec::as_slice),
         };
+        let inventory = engine.inventory().clone();
+        let mut of_ranks = Vec::new();
+        for rank in 0..inventory.world_size() {
+            if let Some(shards) = inventory.shards() {
+                of_ranks.push(
+                    shards
+                        .rank(self.checkpoint, rank)
+                        .map_err(EngineError::from)?,
+                );
+            }
+        }
+        let mut sources: Vec<&dyn WeightSource> = Vec::new();
+        sources.extend(of_ranks.iter().map(|weights| weights as &dyn WeightSource));
+        if sources.is_empty() {
+            sources.push(self.checkpoint);
+        }
         let mut progress = self.counted("recomputing", "operations");
-        let mut checks = running::function(engine, self.checkpoint, &probe, &mut progress);
+        let mut checks = running::function(engine, &sources, &probe, &mut progress);
         drop(progress);
         let mut progress = self.counted("end to end", "operations");
-        let whole = running::whole(engine, self.checkpoint, &probe, &mut progress);
+        let mut whole = running::whole(engine, self.checkpoint, &probe, &mut progress);
+        if sources.len() > 1 {
+            whole.name = format!("{}, {} ranks", whole.name, sources.len());
+        }
         checks.push(whole);
-        checks
+        Ok(checks)
     }
 
     /// Shows how many things a job has done; it says how many there are when it begins.
@@ -182,13 +224,20 @@ impl<'a> Levels<'a> {
     }
 
     /// An engine with the context that the checks need; or, in its place, checks that say why there is none.
-    fn engine(&self, text: usize) -> Result<Result<Engine, Vec<Check>>, Failure> {
+    fn engine(
+        &self,
+        text: usize,
+        world_size: usize,
+    ) -> Result<Result<Engine, Vec<Check>>, Failure> {
         let inventory = Inventory::of(self.checkpoint);
         let needed = running::context(&inventory).max(text + 1);
         let longest = inventory.config().max_context;
         let context = self.args.context.unwrap_or(needed.min(longest));
         let loaded = self.can_run(inventory, context).and_then(|()| {
-            let setup = Setup::alone(self.args.cpu());
+            let setup = Setup {
+                world_size,
+                ..Setup::alone(self.args.cpu())
+            };
             loader::engine(self.checkpoint, setup, Some(context), self.ui)
         });
         match loaded {

@@ -51,7 +51,7 @@ pub(crate) struct VerifyArgs {
     /// Compare each tensor with that of this checkpoint: a Hugging Face folder, or another GGUF of the same model
     #[arg(long, value_name = "MODEL")]
     against: Option<PathBuf>,
-    /// Numbers of ranks whose shards are proved [default: those of 2,4,8 that the model can be cut into]
+    /// Numbers of ranks whose shards are proved, and which levels 6 and 7 run on [default: those of 2,4,8 that the model can be cut into; levels 6 and 7: one rank]
     #[arg(
         long, value_name = "R,R,…", value_delimiter = ',',
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_RANKS),
