@@ -396,6 +396,14 @@ mod tests {
             64
         );
         assert_eq!(code(EngineError::CorruptLogits { position: 3 }), 70);
+        // A supervisor starts the service again, with new ranks.
+        let rank = BackendError::Rank {
+            plan: "decode-1".into(),
+            rank: 1,
+            op: "blk.2.experts".into(),
+            what: "panicked".into(),
+        };
+        assert_eq!(code(rank.into()), 70);
         assert_eq!(
             code(EngineError::TextTooShort {
                 found: 3,

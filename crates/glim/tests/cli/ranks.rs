@@ -52,3 +52,25 @@ fn latents_by_rows_need_an_index_head_for_each_rank() {
         &["indexer.proj.weight", "8 ranks", "whole on each rank"],
     );
 }
+
+#[test]
+fn verify_runs_on_the_ranks_that_are_named() {
+    let args = ["verify", "--levels", "4,6", "--math", "exact", "--json"];
+    let out = glim(&[args.as_slice(), &["--tp", "2"]].concat());
+    let json = out.json();
+    assert_eq!((out.code, &json["ok"]), (0, &true.into()), "{json}");
+    let names = json["checks"].as_array().unwrap().iter();
+    let names: Vec<&str> = names.map(|check| check["name"].as_str().unwrap()).collect();
+    let expected = [
+        "tp 2",
+        "prefill, rank 0 of 2",
+        "decode, rank 0 of 2",
+        "prefill, rank 1 of 2",
+        "decode, rank 1 of 2",
+        "end to end, 2 ranks",
+    ];
+    assert_eq!(names, expected);
+    // What cannot be cut is level 4's failure, and nothing runs.
+    let out = glim(&[args.as_slice(), &["--tp", "3"]].concat());
+    assert_eq!((out.code, &out.json()["ok"]), (1, &false.into()), "{out:?}");
+}
