@@ -285,8 +285,11 @@ fn explain_latents(speeds: &RankSpeeds, cost: &LatentsCost) -> String {
     )
 }
 
+/// One for each rank.
+type Backends = Vec<Box<dyn Backend>>;
+
 /// The ranks' backends, which share the threads, and where they meet.
-pub(crate) fn backends(setup: &Setup) -> (Vec<Box<dyn Backend>>, Option<Arc<dyn Group>>) {
+pub(crate) fn backends(setup: &Setup) -> (Backends, Option<Arc<dyn Group>>) {
     let world_size = setup.world_size;
     if world_size == 1 {
         return (vec![Box::new(CpuBackend::new(setup.cpu.clone()))], None);
