@@ -32,7 +32,7 @@ PROMPTS = [
     "sort: 9 4 7 1",
     "A list of colours:",
 ]
-TOKENS = 48
+TOKENS = 32
 
 
 def glim(args, binary):
@@ -104,25 +104,30 @@ def compare_greedy(args):
             params.cpuparams.n_threads = 2
             params.warmup = False
             server = xllamacpp.Server(params)
-            for math in ("exact", "fast"):
-                same, told = 0, []
-                for prompt in PROMPTS:
+            same, told = {"exact": 0, "fast": 0}, []
+            for prompt in PROMPTS:
+                ids = json.loads(glim(["tokenize", path, "--special", "--text", prompt, "--json"], args.glim))["ids"]
+                request = {"prompt": ids, "temperature": 0, "top_k": 1, "n_predict": TOKENS, "cache_prompt": False, "logprobs": 2}
+                answer = server.handle_completions(request)["choices"][0]
+                theirs = answer["logprobs"]["content"]
+                if answer["finish_reason"] == "stop":
+                    theirs.pop()  # the token that ended it, which glim does not list
+                for math in same:
                     options = ["--temperature", "0", "--max-tokens", TOKENS, "--math", math, "--json"]
-                    ours = json.loads(glim(["run", path, "--raw", "-p", prompt, *options], args.glim))["token_ids"]
-                    ids = json.loads(glim(["tokenize", path, "--special", "--text", prompt, "--json"], args.glim))["ids"]
-                    request = {"prompt": ids, "temperature": 0, "n_predict": TOKENS, "cache_prompt": False, "top_k": 1}
-                    answer = server.handle_completions(request | {"logprobs": 2})["choices"][0]
-                    probs = answer["logprobs"]["content"]
-                    theirs = [token["id"] for token in probs]
-                    n = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
-                    if ours == theirs:
-                        same += 1
+                    answer = json.loads(glim(["run", path, "--raw", "-p", prompt, *options], args.glim))
+                    ours, stopped = answer["token_ids"], answer["finish_reason"] == "stop"
+                    pairs = enumerate(zip(ours, theirs))
+                    n = next((i for i, (a, b) in pairs if a != b["id"]), min(len(ours), len(theirs)))
+                    if n == len(theirs) == len(ours):
+                        same[math] += 1
                     elif n == len(theirs):
-                        told.append(f"  {prompt!r}: the same for {n} tokens, where llama.cpp stops")
+                        told.append(f"  {prompt!r}, {math}: the same for {n} tokens; then llama.cpp stops, and glim does not")
                     else:
-                        first, second = (top["logprob"] for top in probs[n]["top_logprobs"][:2])
-                        told.append(f"  {prompt!r}: the same for {n} tokens; there llama.cpp's best two are {first - second:.4f} nats apart")
-                print(f"{mix}, --math {math}: {same} of {len(PROMPTS)} the same", *told, sep="\n", flush=True)
+                        token, margin = theirs[n]["id"], [top["logprob"] for top in theirs[n]["top_logprobs"][:2]]
+                        here = "glim stops" if n == len(ours) and stopped else f"glim takes {ours[n : n + 1]}"
+                        there = f"llama.cpp takes {token}, {margin[0] - margin[1]:.4f} nats ahead of the next"
+                        told.append(f"  {prompt!r}, {math}: the same for {n} tokens; then {here}, {there}")
+            print(f"{mix}: of {len(PROMPTS)} the same: {same}", *told, sep="\n", flush=True)
             del server
 
 

@@ -207,7 +207,8 @@ fn sums(source: &Gguf, only: &str) -> Sums {
         } else {
             vec![2048]
         };
-        let sum = |i: usize| ((i * 7919) % 1000) as f32 * if i % 11 == 0 { 50.0 } else { 1.0 };
+        let sum =
+            |i: usize| ((i * 7919) % 1000) as f32 * if i.is_multiple_of(11) { 50.0 } else { 1.0 };
         let sums_of = (0..columns * n).map(sum).collect();
         let entry = Entry {
             sums: sums_of,
