@@ -7,8 +7,10 @@
 `types`: each MODEL (BF16) is quantised to every type by both, without and with an importance matrix of `glim imatrix`; types
 and bytes are compared tensor by tensor. LIBRARIES: see `llama_quant.py`.
 
-`greedy`: MODEL is quantised to the types of `GREEDY`; `xllamacpp` and glim (exact and fast math) continue the prompts of
-`PROMPTS` greedily, and the tokens are compared. Run once, results in docs/quantization.md.
+`greedy`: MODEL is quantised to the types of `GREEDY`; `xllamacpp` and glim continue the prompts of `PROMPTS` greedily, and the
+tokens are compared. llama.cpp rounds activations to 8 bits wherever weights are quantised. So once it gets the file itself,
+beside glim's fast math, which rounds as well but not in the same places; and once the same weights as F32 (with F32 caches), beside
+glim's exact math on the file itself. Run once, results in docs/quantization.md.
 """
 
 import argparse
@@ -32,7 +34,7 @@ PROMPTS = [
     "sort: 9 4 7 1",
     "A list of colours:",
 ]
-TOKENS = 48
+TOKENS = 32
 
 
 def glim(args, binary):
@@ -89,41 +91,61 @@ def compare_types(args):
                     print(f"{said}, {len(types)} of another type, {len(bytes_)} with other bytes {types[:3] + bytes_[:3]}")
 
 
+def llama_server(path, exact):
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx = 1024
+    params.n_parallel = 1
+    params.cpuparams.n_threads = 2
+    params.warmup = False
+    if exact:
+        params.cache_type_k = params.cache_type_v = 0  # GGML_TYPE_F32
+        params.flash_attn_type = 0
+    return xllamacpp.Server(params)
+
+
+def llama_tokens(server, ids):
+    """llama.cpp's tokens, each with how far it is ahead of the next; and whether it has stopped by itself."""
+    request = {"prompt": ids, "temperature": 0, "top_k": 1, "n_predict": TOKENS, "cache_prompt": False, "logprobs": 2}
+    answer = server.handle_completions(request)["choices"][0]
+    content = answer["logprobs"]["content"]
+    stopped = answer["finish_reason"] == "stop"
+    if stopped:
+        content.pop()  # the token that ended it, which glim does not list
+    margin = lambda top: top[0]["logprob"] - top[1]["logprob"]
+    return [(token["id"], margin(token["top_logprobs"])) for token in content], stopped
+
+
 def compare_greedy(args):
     import xllamacpp
 
     print(f"xllamacpp {xllamacpp.__version__}, {TOKENS} tokens of {len(PROMPTS)} prompts")
     with tempfile.TemporaryDirectory() as folder:
         for mix in GREEDY:
-            path = Path(folder) / f"{mix}.gguf"
+            path, floats = Path(folder) / f"{mix}.gguf", Path(folder) / f"{mix}-f32.gguf"
             glim(["quantize", args.models[0], path, "--type", mix], args.glim)
-            params = xllamacpp.CommonParams()
-            params.model.path = str(path)
-            params.n_ctx = 1024
-            params.n_parallel = 1
-            params.cpuparams.n_threads = 2
-            params.warmup = False
-            server = xllamacpp.Server(params)
-            for math in ("exact", "fast"):
+            glim(["quantize", path, floats, "--type", "f32"], args.glim)
+            for math, file in (("exact", floats), ("fast", path)):
+                server = llama_server(file, math == "exact")
                 same, told = 0, []
                 for prompt in PROMPTS:
-                    options = ["--temperature", "0", "--max-tokens", TOKENS, "--math", math, "--json"]
-                    ours = json.loads(glim(["run", path, "--raw", "-p", prompt, *options], args.glim))["token_ids"]
                     ids = json.loads(glim(["tokenize", path, "--special", "--text", prompt, "--json"], args.glim))["ids"]
-                    request = {"prompt": ids, "temperature": 0, "n_predict": TOKENS, "cache_prompt": False, "top_k": 1}
-                    answer = server.handle_completions(request | {"logprobs": 2})["choices"][0]
-                    probs = answer["logprobs"]["content"]
-                    theirs = [token["id"] for token in probs]
-                    n = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
-                    if ours == theirs:
+                    theirs, their_end = llama_tokens(server, ids)
+                    options = ["--temperature", "0", "--max-tokens", TOKENS, "--math", math, "--json"]
+                    answer = json.loads(glim(["run", path, "--raw", "-p", prompt, *options], args.glim))
+                    ours, our_end = answer["token_ids"], answer["finish_reason"] == "stop"
+                    pairs = enumerate(zip(ours, theirs))
+                    n = next((i for i, (a, (b, _)) in pairs if a != b), min(len(ours), len(theirs)))
+                    if n == len(ours) == len(theirs) and our_end == their_end:
                         same += 1
                     elif n == len(theirs):
-                        told.append(f"  {prompt!r}: the same for {n} tokens, where llama.cpp stops")
+                        told.append(f"  {prompt!r}: the same for {n} tokens, then llama.cpp stops")
                     else:
-                        first, second = (top["logprob"] for top in probs[n]["top_logprobs"][:2])
-                        told.append(f"  {prompt!r}: the same for {n} tokens; there llama.cpp's best two are {first - second:.4f} nats apart")
-                print(f"{mix}, --math {math}: {same} of {len(PROMPTS)} the same", *told, sep="\n", flush=True)
-            del server
+                        told.append(f"  {prompt!r}: the same for {n} tokens, then llama.cpp's best is {theirs[n][1]:.4f} nats ahead")
+                print(f"{mix}, {math}: {same} of {len(PROMPTS)} the same", *told, sep="\n", flush=True)
+                del server
 
 
 def main():

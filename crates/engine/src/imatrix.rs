@@ -5,9 +5,9 @@
 //! cut into windows that do not see each other, and runs through the plans that serve: what an operation reads is tapped.
 //!
 //! Two inputs are inside operations: the rows that `ffn_down_exps` multiplies are recomputed, `silu(gate_e x) ⊙ up_e x` in
-//! f32 from the tapped `x` and route and from the decoded weights. That decodes every expert that a chunk meets once for each
-//! chunk, and so costs about as much again as the step itself; memory is 8 bytes for each column of each expert (GLM-5:
-//! 1.3 GB) and the taps of one chunk.
+//! f32 from the tapped `x` and route and from the decoded weights. That decodes every expert that a chunk meets once more for each
+//! chunk; memory is 8 bytes for each column of each expert (GLM-5:
+//! 1.3 GB, and 1.1 GB for the f32 at the end) and the taps of one chunk.
 //!
 //! Sums are f64 in order of rows, whatever the number of threads; they are rounded to f32 at the end. What is collected
 //! under which name is as in llama.cpp (`collect_imatrix` in `tools/imatrix/imatrix.cpp`), which sums in f32.

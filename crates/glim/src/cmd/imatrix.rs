@@ -24,8 +24,8 @@ The text is cut into consecutive windows of tokens that do not see each other; a
 column of each weight matrix the squares of what it is multiplied with are summed up; of experts and heads, each its own. \
 OUT.gguf has llama.cpp's form, and both programs read it.
 
-The experts' inner activations are computed a second time, in f32 from the decoded weights, so this takes about twice as \
-long as eval --text. Math is exact unless --math says otherwise.
+The experts' inner activations are computed a second time, in f32 from the decoded weights, so this takes longer than \
+eval --text --math exact. Math is exact unless --math says otherwise.
 
 Examples:
   glim imatrix model-bf16.gguf --text calibration.txt -o imatrix.gguf

@@ -432,7 +432,8 @@ fn ffn_down(mix: Mix, layer: usize, n_layers: usize, has_imatrix: bool) -> Bette
 /// The first and the last eighth, and of the rest every third (`use_more_bits`).
 fn more_bits(i: usize, n: usize) -> bool {
     let eighth = n / 8;
-    i < eighth || i >= 7 * n / 8 || (i - eighth) % 3 == 2
+    // `7 * n / 8` there; a hostile file's `n` may be any.
+    i < eighth || i >= n - n.div_ceil(8) || (i - eighth) % 3 == 2
 }
 
 /// With experts the layer that the name says; without, how many came before.
@@ -617,6 +618,17 @@ mod tests {
         let choices = choose(&FACTS, &tensors, &of(Mix::Q2_K_S)).unwrap();
         let needs: Vec<bool> = choices.iter().map(|choice| choice.needs_imatrix).collect();
         assert_eq!(needs, [true, false, false]);
+    }
+
+    #[test]
+    fn more_bits_are_for_the_ends_and_every_third_of_any_number_of_layers() {
+        for n in 0..200usize {
+            for i in 0..n {
+                let there = i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+                assert_eq!(more_bits(i, n), there, "layer {i} of {n}");
+            }
+        }
+        assert!(more_bits(usize::MAX - 1, usize::MAX));
     }
 
     #[test]

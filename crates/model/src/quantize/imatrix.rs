@@ -18,13 +18,15 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use glim_gguf::{Array, Gguf, GgufError, Writer};
+use glim_gguf::{Array, Gguf, GgufError, Source, Writer};
 use glim_quant::GgmlType;
 
 use super::QuantizeError;
 
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
+/// Numbers that are written at a time.
+const STREAMED: usize = 1 << 14;
 const GGUF_MAGIC: [u8; 4] = *b"GGUF";
 /// Longest name of a tensor or a text in the older form: that of a path.
 const MAX_NAME_BYTES: usize = 4096;
@@ -361,9 +363,6 @@ impl Sums {
     /// # Errors
     /// The file cannot be written. None is left behind then.
     pub fn write(&self, path: &Path) -> Result<(), QuantizeError> {
-        let bytes = |values: &mut dyn Iterator<Item = f32>| -> Vec<u8> {
-            values.flat_map(f32::to_le_bytes).collect()
-        };
         let mut writer = Writer::new();
         writer.set("general.type", "imatrix");
         let datasets = self.datasets.iter().collect();
@@ -377,15 +376,28 @@ impl Sums {
                 format!("{name}{SUMS}"),
                 &[columns as u64, n as u64],
                 GgmlType::F32,
-                bytes(&mut entry.sums.iter().copied()),
+                stream(&entry.sums, |sum| *sum),
             );
             writer.tensor(
                 format!("{name}{COUNTS}"),
                 &[1, n as u64],
                 GgmlType::F32,
-                bytes(&mut entry.counts.iter().map(|&count| count as f32)),
+                stream(&entry.counts, |count| *count as f32),
             );
         }
         Ok(writer.write(path)?)
     }
+}
+
+/// Numbers as F32, not all of them at a time.
+fn stream<'a, T>(items: &'a [T], to_f32: fn(&T) -> f32) -> Source<'a> {
+    Source::Stream(Box::new(move |out| {
+        items.chunks(STREAMED).try_for_each(|items| {
+            let bytes: Vec<u8> = items
+                .iter()
+                .flat_map(|item| to_f32(item).to_le_bytes())
+                .collect();
+            out.write_all(&bytes)
+        })
+    }))
 }
