@@ -297,7 +297,12 @@ pub(super) fn judge(expected: &Expected, found: &Seen<'_>) -> Result<Judged, Bac
         let seen = found.row_f32(expected.buffer, *row, values.len())?;
         judged.elements += values.len() as u64;
         for (col, ((value, bound), seen)) in values.iter().zip(bounds).zip(seen).enumerate() {
-            let off = (value - seen).abs();
+            // Infinities have no difference.
+            let off = if value == seen {
+                0.0
+            } else {
+                (value - seen).abs()
+            };
             let allowed = if *bound > 0.0 { bound + UNDERFLOW } else { 0.0 };
             let place = || element(decl, *row, col, &format!("{value:?}"), &format!("{seen:?}"));
             // Not `off > allowed`: what is not a number is wrong.
