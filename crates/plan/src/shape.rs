@@ -461,7 +461,15 @@ impl Shapes<'_> {
                 out_ids,
             } => {
                 let part = self.get(*logits).row_elements();
-                self.sample_inputs(*logits, inputs, first_id + part)?;
+                self.sample_inputs(*logits, inputs)?;
+                // The mask is that of the whole vocabulary, of which this is a part.
+                let words = self.get(inputs.token_mask).row_elements();
+                if words < (first_id + part).div_ceil(32) {
+                    let end = first_id + part;
+                    return Err(format!(
+                        "a mask of {words} words for tokens {first_id}..{end}"
+                    ));
+                }
                 self.f32s(&[*out_values])?;
                 self.i32s(&[*out_ids])?;
                 self.row_of(*out_values, Rows::Outputs, *k)?;
@@ -480,9 +488,12 @@ impl Shapes<'_> {
                     Some(ids) => {
                         self.i32s(&[*ids])?;
                         self.same(*logits, *ids)?;
-                        self.sample_inputs(*logits, inputs, 1)?;
+                        self.sample_inputs(*logits, inputs)?;
                     }
-                    None => self.sample_inputs(*logits, inputs, vocab)?,
+                    None => {
+                        self.sample_inputs(*logits, inputs)?;
+                        self.row_of(inputs.token_mask, Rows::Outputs, vocab.div_ceil(32))?;
+                    }
                 }
                 self.i32s(&[*out])?;
                 self.row_of(*out, Rows::Outputs, 1)?;
@@ -494,8 +505,8 @@ impl Shapes<'_> {
         }
     }
 
-    /// The parameters of a draw from `logits`, with a mask for `tokens` tokens and perhaps more.
-    fn sample_inputs(&self, logits: BufferId, i: &SampleInputs, tokens: usize) -> Rule {
+    /// The parameters of a draw from `logits`.
+    fn sample_inputs(&self, logits: BufferId, i: &SampleInputs) -> Rule {
         self.f32s(&[logits, i.temperature, i.top_p, i.min_p])?;
         self.i32s(&[i.output_rows, i.positions, i.top_k, i.seeds, i.token_mask])?;
         self.rows(logits, Rows::Outputs)?;
@@ -518,12 +529,7 @@ impl Shapes<'_> {
         }
         self.row_of(i.seeds, Rows::Outputs, 3)?;
         self.same_count(logits, i.seeds)?;
-        // Of a part of the vocabulary the mask is that of the whole.
-        let words = self
-            .get(i.token_mask)
-            .row_elements()
-            .max(tokens.div_ceil(32));
-        self.row_of(i.token_mask, Rows::Outputs, words)?;
+        self.rows(i.token_mask, Rows::Outputs)?;
         self.same_count(logits, i.token_mask)
     }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use common::toy;
 use glim_plan::{
     BufferDecl, BufferKind, CacheGeometry, CheckError, CollectiveId, Cols, Gather, GgmlType,
-    InputKind, Op, Plan, PlanBuilder, RouterSpec, Rows, Scoring, StateKind, StepKind, check,
+    InputExtents, InputKind, Op, Plan, PlanBuilder, RouterSpec, Rows, SampleInputs, Scoring,
+    StateKind, StepKind, check,
 };
 
 const F32: GgmlType = GgmlType::F32;
@@ -479,4 +480,126 @@ fn output_rows_cannot_be_routed() {
             "{error}"
         );
     }
+}
+
+/// Candidates of tokens 64..73, and the draw from them.
+fn candidates() -> Plan {
+    let (t, part, k) = (5, 9, 4);
+    let mut b = PlanBuilder::new(
+        "candidates",
+        StepKind::Decode { rows: t },
+        CacheGeometry {
+            block_size: 2,
+            max_blocks: 2,
+        },
+    );
+    b.extents(InputExtents {
+        outputs: t,
+        vocab_size: 73,
+        forced: 0,
+    });
+    let tokens = b.input(InputKind::Tokens);
+    let table = b.weight("table", F32, &[7, part]);
+    let x = b.temp("x", F32, &[t, part], Rows::Tokens);
+    b.op(
+        "embed",
+        Op::Embed {
+            tokens,
+            carry: None,
+            table,
+            out: x,
+        },
+    );
+    let output_rows = b.input(InputKind::OutputRows);
+    let logits = b.temp("logits", F32, &[t, part], Rows::Outputs);
+    b.op(
+        "select",
+        Op::SelectRows {
+            x,
+            output_rows,
+            out: logits,
+        },
+    );
+    let inputs = SampleInputs {
+        output_rows,
+        positions: b.input(InputKind::Positions),
+        temperature: b.input(InputKind::Temperature),
+        top_k: b.input(InputKind::TopK),
+        top_p: b.input(InputKind::TopP),
+        min_p: b.input(InputKind::MinP),
+        seeds: b.input(InputKind::Seeds),
+        token_mask: b.input(InputKind::TokenMask),
+    };
+    let out_values = b.temp("values", F32, &[t, k], Rows::Outputs);
+    let out_ids = b.temp("ids", I32, &[t, k], Rows::Outputs);
+    b.op(
+        "shortlist",
+        Op::Shortlist {
+            logits,
+            first_id: 64,
+            inputs,
+            k,
+            out_values,
+            out_ids,
+        },
+    );
+    let token = b.result("token", I32, &[t], Rows::Outputs);
+    b.op(
+        "draw",
+        Op::Sample {
+            logits: out_values,
+            ids: Some(out_ids),
+            inputs,
+            carry: None,
+            out: token,
+        },
+    );
+    b.finish()
+}
+
+fn late(op: &mut Op) {
+    if let Op::Shortlist { first_id, .. } = op {
+        *first_id = 90;
+    }
+}
+
+fn keep_more(op: &mut Op) {
+    if let Op::Shortlist { k, .. } = op {
+        *k += 1;
+    }
+}
+
+fn ids_of_floats(op: &mut Op) {
+    if let Op::Sample { logits, ids, .. } = op {
+        *ids = Some(*logits);
+    }
+}
+
+#[test]
+fn candidates_fit_their_part_of_the_vocabulary_and_each_other() {
+    let plan = candidates();
+    assert_eq!(check(&plan), Ok(()));
+    let table: &[(&str, Fault, &str)] = &[
+        (
+            "shortlist",
+            Fault::Op(late),
+            "a mask of 3 words for tokens 90..99",
+        ),
+        (
+            "shortlist",
+            Fault::Op(keep_more),
+            "a row of values has 4 elements, expected 5",
+        ),
+        (
+            "shortlist",
+            Fault::Grow("ids", 1),
+            "ids is [5, 5], but values is [5, 4]",
+        ),
+        (
+            "draw",
+            Fault::Op(ids_of_floats),
+            "values is F32, expected I32",
+        ),
+    ];
+    check_table(&plan, table);
 }

@@ -156,12 +156,12 @@ fn a_mix_of_types_is_summed_up() {
 
 #[test]
 fn memory_of_each_rank_and_the_context_that_fits() {
-    let page = glim(&["inspect", "--tp", "4", "--memory", "40M"]).ok();
+    let page = glim(&["inspect", "--tp", "4", "--memory", "20M"]).ok();
     let at = page.find("Memory at a context").unwrap();
     let end = page[at..].find("\n\n").map_or(page.len(), |n| at + n);
     insta::assert_snapshot!(&page[at..end]);
 
-    let json = glim(&["inspect", "--tp", "4", "--memory", "40M", "--json"]).json();
+    let json = glim(&["inspect", "--tp", "4", "--memory", "20M", "--json"]).json();
     let memory = &json["architecture"]["memory"];
     let ranks = memory["ranks"].as_array().unwrap();
     assert_eq!(ranks.len(), 4);
@@ -188,7 +188,7 @@ fn memory_of_each_rank_and_the_context_that_fits() {
             .as_u64()
             .unwrap()
     };
-    assert!(total(context) <= 40_000_000 && total(context + 64) > 40_000_000);
+    assert!(total(context) <= 20_000_000 && total(context + 64) > 20_000_000);
     let none = glim(&["inspect", "--memory", "1M"]).ok();
     assert!(none.contains("do not hold the weights"), "{none}");
     glim(&["inspect", "--tp", "3"]).fails(64, &["8 heads cannot be divided among 3 ranks"]);
