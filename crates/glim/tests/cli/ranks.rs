@@ -37,9 +37,11 @@ fn more_ranks_answer_the_same() {
 fn verbose_says_what_each_rank_takes_and_why_the_latents_lie_where_they_do() {
     let out = glim(&["run", "-v", "-p", "Hi", "--tp", "2", "--max-tokens", "1"]);
     assert_eq!(out.code, 0, "{out:?}");
+    // Which way is cheaper depends on the machine and on what else it does.
     for part in [
         "2 ranks, of which the largest needs",
-        "latents whole on each rank: a token is estimated at",
+        ": a token is estimated at",
+        "µs a collective",
     ] {
         assert!(out.stderr.contains(part), "{part}: {}", out.stderr);
     }
