@@ -208,6 +208,10 @@ impl Many {
 
     fn prepare(&mut self, plans: &[Plan]) -> Result<StepId, BackendError> {
         glim_plan::check_ranks(plans)?;
+        // Replies of a step that failed may still come: nothing is asked after one.
+        if self.group.failure().is_some() {
+            return Err(self.failure(&plans[0]));
+        }
         for (jobs, plan) in self.jobs.iter().zip(plans) {
             // A thread that is gone is found below.
             let _ = jobs.send(Job::Prepare(Box::new(plan.clone())));
@@ -252,6 +256,9 @@ impl Many {
             plan: "of this call".into(),
             reason: format!("rank {rank} {reason}"),
         };
+        if self.group.failure().is_some() {
+            return Err(gone("is of no more use, since a step failed"));
+        }
         let jobs = self.jobs.get(rank).ok_or_else(|| gone("does not exist"))?;
         jobs.send(Job::Read(Target::new(target)))
             .map_err(|_| gone("has ended"))?;
