@@ -14,15 +14,15 @@
 
 use std::collections::BTreeMap;
 
+use glim_model::Checkpoint;
 use glim_model::checkpoint::{Source, TensorDesc};
 use glim_model::quantize::{Entry, Matrices, Sums};
-use glim_model::{Checkpoint, names};
 use glim_plan::{BufferId, Op, Plan, StepResults};
 use glim_text::TokenId;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::eval::log_probability;
+use crate::eval::perplexity::Likelihood;
 use crate::trace::{ForcedChoices, Tracer};
 
 /// What to collect.
@@ -72,7 +72,7 @@ pub fn imatrix(
     taps.sort();
     taps.dedup();
     let mut tracer = Tracer::new(engine, taps, false)?;
-    let (mut nll, mut tokens, mut failure) = (0f64, 0usize, None);
+    let (mut text, mut failure) = (Likelihood::default(), None);
     for (w, window) in ids.chunks_exact(options.window).enumerate() {
         tracer.run(
             engine,
@@ -80,13 +80,7 @@ pub fn imatrix(
             |_| 0,
             &ForcedChoices::new(),
             |first, n, results| {
-                let logits = results.f32s(names::LOGITS).unwrap_or_default();
-                for (i, row) in logits.chunks_exact(vocab).take(n).enumerate() {
-                    if let Some(next) = window.get(first + i + 1) {
-                        nll -= log_probability(row, next.0 as usize);
-                        tokens += 1;
-                    }
-                }
+                text.add(results, vocab, window, first..first + n);
                 for reading in &mut readings {
                     if failure.is_none() {
                         failure = reading.add(results, n, options.threads).err();
@@ -97,7 +91,7 @@ pub fn imatrix(
         if let Some(failure) = failure {
             return Err(failure);
         }
-        progress(w + 1, windows, (nll / tokens as f64).exp());
+        progress(w + 1, windows, text.perplexity());
     }
 
     let mut entries = BTreeMap::new();
@@ -115,7 +109,7 @@ pub fn imatrix(
             chunk_size: u32::try_from(options.window).unwrap_or(u32::MAX),
             entries,
         },
-        perplexity: (nll / tokens as f64).exp(),
+        perplexity: text.perplexity(),
         unmet,
     })
 }

@@ -11,6 +11,5 @@ pub use against::against;
 pub use distance::{Bounds, Measure, PromptReport};
 pub use divergence::{Divergence, divergence};
 pub use hidden::{HiddenStates, hidden_states, relative_difference};
-pub(crate) use perplexity::log_probability;
 pub use perplexity::{Perplexity, perplexity};
 pub use reference::{PromptReference, Reference};

@@ -3,7 +3,10 @@
 //! The ids are cut into consecutive windows of `context` ids, the last partial window is dropped; in each window every id but
 //! the first is predicted from those before it in the window. Perplexity is `exp(mean negative log-likelihood)`.
 
+use std::ops::Range;
+
 use glim_model::names;
+use glim_plan::StepResults;
 use glim_text::TokenId;
 
 use crate::engine::Engine;
@@ -40,30 +43,55 @@ pub fn perplexity(
     }
     let vocab = engine.inventory().config().vocab_size;
     let mut tracer = Tracer::new(engine, Vec::new(), false)?;
-    let (mut nll, mut tokens) = (0f64, 0usize);
+    let mut text = Likelihood::default();
     for (w, window) in ids.chunks_exact(context).enumerate() {
         tracer.run(
             engine,
             window,
             |_| 0,
             &ForcedChoices::new(),
-            |first, n, results| {
-                let logits = results.f32s(names::LOGITS).unwrap_or_default();
-                for (i, row) in logits.chunks_exact(vocab).take(n).enumerate() {
-                    if let Some(next) = window.get(first + i + 1) {
-                        nll -= log_probability(row, next.0 as usize);
-                        tokens += 1;
-                    }
-                }
-            },
+            |first, n, results| text.add(results, vocab, window, first..first + n),
         )?;
-        progress(w + 1, windows, (nll / tokens as f64).exp());
+        progress(w + 1, windows, text.perplexity());
     }
     Ok(Perplexity {
-        perplexity: (nll / tokens as f64).exp(),
-        tokens,
+        perplexity: text.perplexity(),
+        tokens: text.tokens,
         context,
     })
+}
+
+/// How likely a model finds the tokens of a text, summed as its rows come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Likelihood {
+    /// Negative log-likelihood of the tokens that were predicted, in nats.
+    pub(crate) nats: f64,
+    /// How many these are.
+    pub(crate) tokens: usize,
+}
+
+impl Likelihood {
+    /// Adds what the rows at `positions` of a window say about the tokens after them.
+    pub(crate) fn add(
+        &mut self,
+        results: &StepResults,
+        vocab: usize,
+        window: &[TokenId],
+        positions: Range<usize>,
+    ) {
+        let logits = results.f32s(names::LOGITS).unwrap_or_default();
+        for (position, row) in positions.zip(logits.chunks_exact(vocab)) {
+            if let Some(next) = window.get(position + 1) {
+                self.nats -= log_probability(row, next.0 as usize);
+                self.tokens += 1;
+            }
+        }
+    }
+
+    /// `exp` of the mean.
+    pub(crate) fn perplexity(&self) -> f64 {
+        (self.nats / self.tokens as f64).exp()
+    }
 }
 
 /// `ln softmax(logits)[id]`, summed in f64.

@@ -5,14 +5,13 @@
 //! (experts exchanged, keys for values, a matrix untransposed) leave a model that predicts no better than letter frequencies do, about
 //! four bits a byte, and often worse.
 
-use glim_model::names;
 use glim_plan::StepResults;
 use glim_text::{Special, TokenId, Tokenizer};
 
 use super::{Check, Level, Progress, Timer};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::eval::perplexity::log_probability;
+use crate::eval::perplexity::Likelihood;
 use crate::trace::{ForcedChoices, Tracer};
 
 /// A text, and what a sound model needs for it at most.
@@ -120,19 +119,14 @@ fn measure(
     let vocab = engine.inventory().config().vocab_size;
     let length = |id: &TokenId| tokenizer.token_bytes(*id).map_or(0, <[u8]>::len);
     let bytes: usize = ids.iter().skip(1).map(length).sum();
-    let mut nats = 0.0;
+    let mut text = Likelihood::default();
     let mut tracer = Tracer::new(engine, Vec::new(), false)?;
     let each = |first: usize, n: usize, results: &StepResults| {
-        let logits = results.f32s(names::LOGITS).unwrap_or_default();
-        for (i, row) in logits.chunks_exact(vocab).take(n).enumerate() {
-            if let Some(next) = ids.get(first + i + 1) {
-                nats -= log_probability(row, next.0 as usize);
-            }
-        }
+        text.add(results, vocab, ids, first..first + n);
         progress(n);
     };
     tracer.run(engine, ids, |_| 0, &ForcedChoices::new(), each)?;
-    Ok(nats / std::f64::consts::LN_2 / bytes.max(1) as f64)
+    Ok(text.nats / std::f64::consts::LN_2 / bytes.max(1) as f64)
 }
 
 #[cfg(test)]
