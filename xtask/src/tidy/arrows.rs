@@ -22,9 +22,17 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
         &["model", "plan", "text"],
         &["cpu", "gguf", "quant"],
     ),
+    ("grammar", &["text"], &["gguf"]),
+    (
+        "server",
+        &["engine", "grammar", "text"],
+        &["cpu", "gguf", "model", "plan"],
+    ),
     (
         "glim",
-        &["cpu", "engine", "gguf", "model", "plan", "quant", "text"],
+        &[
+            "cpu", "engine", "gguf", "model", "plan", "quant", "server", "text",
+        ],
         &[],
     ),
     (TESTKIT, &["gguf", "plan", "quant"], &[]),
