@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 /// One value, or a list of them.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected one value, or a list of such")]
 pub(crate) enum OneOrMany<T> {
     One(T),
     Many(Vec<T>),
@@ -115,7 +115,10 @@ pub(crate) struct StreamOptions {
 
 /// Which tools the model may or must call.
 #[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected \"none\", \"auto\", \"required\", or {\"type\": \"function\", \"function\": {\"name\": …}}"
+)]
 pub(crate) enum ToolChoice {
     Mode(ToolMode),
     Named(NamedTool),

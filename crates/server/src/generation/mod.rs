@@ -13,7 +13,7 @@ pub(crate) mod update;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use glim_engine::FinishReason as EngineFinish;
+use glim_engine::{FinishReason as EngineFinish, GenerateRequest};
 use glim_text::Piece;
 
 use self::choice::Choice;
@@ -38,7 +38,8 @@ pub(crate) struct Generation {
     pub(crate) spec: Arc<Spec>,
     running: Running,
     choices: Vec<Choice>,
-    cached_tokens: usize,
+    /// By prompt, once the first of its answers has started.
+    cached_tokens: Vec<Option<usize>>,
     clock: Clock,
     metrics: Arc<Metrics>,
     /// Counts until the answers are sent, or the client has gone.
@@ -77,31 +78,36 @@ pub(crate) async fn start(
     let model = state.model()?;
     let spec = Arc::new(spec);
     let metrics = state.metrics().clone();
-    let choices = (0..spec.n)
+    let choices = (0..spec.choices())
         .map(|index| Choice::new(index, spec.reading.clone(), &model.tokenizer))
         .collect();
-    let mut requests: Vec<_> = (0..spec.n).map(|_| spec.request.clone()).collect();
     let deadline = arrived + state.config().request_timeout;
-    for (index, request) in (0..).zip(&mut requests) {
-        request.sampling.choice = index;
+    let answers = |request: &GenerateRequest| {
+        let mut request = request.clone();
         request.deadline = Some(deadline);
-    }
+        (0..spec.n)
+            .map(|choice| {
+                let mut request = request.clone();
+                request.sampling.choice = choice;
+                request
+            })
+            .collect::<Vec<_>>()
+    };
+    let requests = spec.prompts.iter().flat_map(answers).collect();
     let queued = Instant::now();
     let running = state.engine().submit(requests).await.inspect_err(|error| {
         metrics.rejected(error.kind.status().as_u16());
     })?;
-    metrics.request_received(
-        spec.n as usize,
-        spec.request.prompt.len(),
-        spec.request.max_tokens,
-    );
+    for request in &spec.prompts {
+        metrics.request_received(spec.n as usize, request.prompt.len(), request.max_tokens);
+    }
     Ok(Generation {
         id: spec.id.clone(),
         created: unix_now(),
         model: spec.model.clone(),
         running,
         choices,
-        cached_tokens: 0,
+        cached_tokens: vec![None; spec.prompts.len()],
         clock: Clock {
             arrived,
             queued,
@@ -173,8 +179,8 @@ impl Generation {
     /// Counts so far.
     pub(crate) fn usage(&self) -> Usage {
         Usage {
-            prompt_tokens: self.spec.request.prompt.len(),
-            cached_tokens: self.cached_tokens,
+            prompt_tokens: self.spec.prompt_tokens(),
+            cached_tokens: self.cached_tokens.iter().flatten().sum(),
             completion_tokens: self.choices.iter().map(Choice::tokens).sum(),
             reasoning_tokens: self.choices.iter().map(Choice::reasoning_tokens).sum(),
         }
@@ -191,9 +197,12 @@ impl Generation {
             What::Started { cached_tokens } => {
                 if self.clock.started.is_none() {
                     self.clock.started = Some(at);
-                    self.cached_tokens = cached_tokens;
-                    self.metrics.scheduled(at - self.clock.queued);
+                    let queued = self.clock.queued;
+                    self.metrics.scheduled(at.saturating_duration_since(queued));
                 }
+                // Further answers find the prompt of the first.
+                let prompt = (choice / self.spec.n) as usize;
+                self.cached_tokens[prompt].get_or_insert(cached_tokens);
             }
             What::Token { token, logprobs } => {
                 self.tick(at);
@@ -252,7 +261,7 @@ impl Generation {
     fn fail(&mut self, error: ApiError, updates: &mut Vec<Update>) {
         self.end(Outcome::Failed);
         // The other choices are of no use without this one.
-        (0..self.spec.n).for_each(|choice| self.running.cancel(choice));
+        (0..self.spec.choices()).for_each(|choice| self.running.cancel(choice));
         let _in_span = self.span.enter();
         tracing::warn!(
             status = error.kind.status().as_u16(),
@@ -294,7 +303,7 @@ impl Generation {
             decode: between(first_token, last_token).unwrap_or(Duration::ZERO),
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
-            n: self.spec.n as usize,
+            n: self.choices.len(),
         }
     }
 }
@@ -321,7 +330,7 @@ impl Drop for Generation {
             id = self.id,
             model = self.model,
             finish_reason = reason,
-            n = self.spec.n,
+            n = self.choices.len(),
             prompt_tokens = usage.prompt_tokens,
             cached_tokens = usage.cached_tokens,
             completion_tokens = usage.completion_tokens,

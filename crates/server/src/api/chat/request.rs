@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use utoipa::ToSchema;
 
 use crate::api::fields::{
-    GuidedFields, OneOrMany, ReasoningEffort, ResponseFormat, SamplingFields, StreamOptions,
+    GuidedFields, ReasoningEffort, ResponseFormat, SamplingFields, StreamOptions,
     StructuredOutputs, Thinking, ToolChoice,
 };
 
@@ -89,14 +89,4 @@ pub(crate) enum TruncationSide {
     Left,
     /// Its end.
     Right,
-}
-
-impl ChatRequest {
-    /// Stop strings, one or several.
-    pub(crate) fn stop(&self) -> Vec<String> {
-        self.sampling
-            .stop
-            .clone()
-            .map_or_else(Vec::new, OneOrMany::into_vec)
-    }
 }
