@@ -180,10 +180,7 @@ impl Server {
         let metrics = Arc::new(Metrics::new(&name));
         let kv_events = match &config.kv_events {
             None => None,
-            Some(config) => {
-                let _in_runtime = runtime.enter();
-                Some(runtime.block_on(KvPublisher::start(config.clone(), metrics.clone()))?)
-            }
+            Some(config) => Some(KvPublisher::start(config, metrics.kv_events())?),
         };
         let (handle, commands) = engine_thread::front_door();
         let state = AppState::new(config, lifecycle.clone(), metrics.clone(), handle.clone());
