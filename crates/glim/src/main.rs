@@ -9,6 +9,7 @@ mod cmd;
 mod exit;
 mod interrupt;
 mod loader;
+mod logs;
 mod placement;
 mod progress;
 mod prompt;
