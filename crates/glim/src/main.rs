@@ -8,6 +8,7 @@ mod cli;
 mod cmd;
 mod exit;
 mod interrupt;
+mod kv_events;
 mod loader;
 mod logs;
 mod placement;
