@@ -210,6 +210,11 @@ impl Scheduler {
         id
     }
 
+    /// Bounds the tokens of prefill steps from now on; returns the bound until now.
+    pub(crate) fn set_max_chunk(&mut self, tokens: usize) -> usize {
+        std::mem::replace(&mut self.limits.max_chunk, tokens)
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.entries.is_empty()
     }

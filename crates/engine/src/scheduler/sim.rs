@@ -17,7 +17,7 @@ use super::{Limits, RequestId, Scheduler, Submission, Tick};
 use crate::error::EngineError;
 use crate::kv::{BlockId, Chain, KvCache, KvEvent};
 
-const SEEDS: u64 = 50;
+const SEEDS: u64 = 100;
 const TICKS: u64 = 20_000;
 /// Requests that are alive at a time.
 const MOST_LIVE: usize = 24;
@@ -191,7 +191,8 @@ impl Sim {
             .random
             .one_in(8)
             .then(|| now + Duration::from_millis(ticks));
-        let salt = self.random.one_in(5).then(|| "a".to_owned());
+        let salt = [None, None, None, Some("a"), Some("b")][self.random.usize(5)];
+        let salt = salt.map(str::to_owned);
         let choices = [1, 1, 1, 3][self.random.usize(4)];
         if let Err(error) = self.scheduler.check_queue(choices) {
             assert!(matches!(error, EngineError::QueueFull { .. }));
