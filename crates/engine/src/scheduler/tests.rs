@@ -136,7 +136,9 @@ fn the_latest_gives_its_blocks_and_goes_on_where_it_was() {
 fn the_more_urgent_takes_slots_and_blocks() {
     let mut play = Play::new(LIMITS, 8);
     let ids: Vec<RequestId> = (0..3).map(|i| play.submit(100 * i, 4, 1)).collect();
-    (0..3).for_each(|_| drop(play.tick()));
+    for _ in 0..3 {
+        play.tick();
+    }
     assert_eq!(play.scheduler.counts(), (0, 3));
     let urgent = play.submit(1000, 20, -5);
     let tick = play.tick();
@@ -224,8 +226,12 @@ fn a_queue_has_a_bound_beyond_what_can_run() {
         full,
         EngineError::QueueFull { waiting: 0, max: 2 }
     ));
-    (0..5).for_each(|i| drop(play.submit(100 * i, 2, 0)));
-    (0..3).for_each(|_| drop(play.tick()));
+    for i in 0..5 {
+        play.submit(100 * i, 2, 0);
+    }
+    for _ in 0..3 {
+        play.tick();
+    }
     assert_eq!(play.scheduler.counts(), (2, 3));
     assert_eq!(
         play.scheduler.check_queue(1).unwrap_err().to_string(),
