@@ -37,6 +37,9 @@ use crate::kv::{BlockHash, BlockId, Chain, Computed, KvCache};
 use crate::sequence::Sequence;
 use share::Share;
 
+/// Requests that a tick passes over at most, since others compute what they need.
+const MAX_PASSED: usize = 64;
+
 /// Names a request within one engine; later ones are larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -262,6 +265,7 @@ impl Scheduler {
         let mut at = 0;
         // The next that waits stands behind this; `None`: nobody is let in any more.
         let mut behind = Some(Bound::Unbounded);
+        let mut passed = 0;
         loop {
             let running = self.running.get(at).copied();
             let waiting = behind.and_then(|bound| {
@@ -285,7 +289,10 @@ impl Scheduler {
                         at += 1;
                         behind = Some(Bound::Excluded(waiting));
                     }
-                    Entrance::Passed => behind = Some(Bound::Excluded(waiting)),
+                    Entrance::Passed => {
+                        passed += 1;
+                        behind = (passed < MAX_PASSED).then_some(Bound::Excluded(waiting));
+                    }
                     Entrance::Closed => behind = None,
                 },
             }
