@@ -453,10 +453,12 @@ impl Scheduler {
                 return Entrance::Closed;
             }
         }
-        let (Some(slot), Ok(blocks)) = (self.free_slots.pop(), self.kv.acquire(&hits, new)) else {
+        let Ok(blocks) = self.kv.acquire(&hits, new) else {
             return Entrance::Closed;
         };
-        let Some(entry) = self.entries.get_mut(&urgency.id) else {
+        let (Some(slot), Some(entry)) = (self.free_slots.pop(), self.entries.get_mut(&urgency.id))
+        else {
+            self.kv.release(blocks);
             return Entrance::Closed;
         };
         let computed = hits.len() * block_size;
