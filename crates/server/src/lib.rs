@@ -1,3 +1,6 @@
 //! Stub.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+
+#[cfg(test)]
+mod web;
