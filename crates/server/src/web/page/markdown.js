@@ -5,8 +5,9 @@
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`\s]*)[^`]*$/;
 const HEADING = /^(#{1,6})[ \t]+(.+?)[ \t]*#*$/;
 const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])[ \t]+(.*)$/;
-// Code first, since nothing is bold in it. A run of backticks is closed by a run of the same length only.
-const INLINE = /(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)|\*\*(?=\S)(.+?)(?<=\S)\*\*/gs;
+// Code first, since nothing is bold in it. A run of backticks is closed by a run of the same length only. A span has a longest
+// length, so that openers which nothing closes cost no more than that each.
+const INLINE = /(?<!`)(`+)(?!`)(.{1,1000}?)(?<!`)\1(?!`)|\*\*(?=\S)(.{1,1000}?)(?<=\S)\*\*/gs;
 
 /**
  * Cuts text into blocks: `{kind: "code", lang, text, open}`, `{kind: "heading", level, text}`, `{kind: "item", mark, depth,
