@@ -170,20 +170,31 @@ impl<'a> Printer<'a> {
                         self.print(&text)?;
                     }
                 }
-                Piece::ToolCall { name, arguments } => self.tool_call(name, arguments)?,
+                Piece::CallStart { name } => self.call_starts(&name)?,
+                Piece::CallArguments(part) => {
+                    if self.show != Show::Nothing {
+                        self.print(&part)?;
+                    }
+                }
+                Piece::CallEnd { name, arguments } => self.call_ends(name, arguments)?,
             }
         }
         Ok(())
     }
 
-    fn tool_call(&mut self, name: String, arguments: Map<String, Json>) -> Result<(), Failure> {
+    /// A call has a line of its own, on which its arguments appear as they come.
+    fn call_starts(&mut self, name: &str) -> Result<(), Failure> {
         if self.show != Show::Nothing {
             self.enter(Section::Content)?;
             let line_end = if self.ends_line { "" } else { "\n" };
-            self.print(&format!(
-                "{line_end}[tool call] {name} {}\n",
-                Json::Object(arguments.clone())
-            ))?;
+            self.print(&format!("{line_end}[tool call] {name} "))?;
+        }
+        Ok(())
+    }
+
+    fn call_ends(&mut self, name: String, arguments: Map<String, Json>) -> Result<(), Failure> {
+        if self.show != Show::Nothing {
+            self.print("\n")?;
         }
         self.answer.tool_calls.push(ToolCall {
             id: call_id(),

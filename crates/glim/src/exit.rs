@@ -332,6 +332,7 @@ impl From<EngineError> for Failure {
             | EngineError::BadSampling { .. }
             | EngineError::BadContext { .. }
             | EngineError::BadSequences { .. }
+            | EngineError::BadCache { .. }
             | EngineError::OutOfMemory { .. }
             | EngineError::Shards(_)
             | EngineError::Emit(EmitError::IdleRank { .. }) => Exit::Usage,

@@ -183,7 +183,16 @@ pub(crate) fn engine(
         context,
         ..EngineOptions::default()
     };
-    engine_with(checkpoint, setup, options, ui)
+    engine_with(checkpoint, setup, options, ui, &|_| ())
+}
+
+/// How far a loading is, for whoever else wants to know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Loading {
+    /// So many bytes will be loaded.
+    Expected(u64),
+    /// So many more are.
+    Loaded(u64),
 }
 
 /// The same, with all options of the engine.
@@ -192,6 +201,7 @@ pub(crate) fn engine_with(
     setup: Setup,
     options: EngineOptions,
     ui: &Ui,
+    told: &(dyn Fn(Loading) + Sync),
 ) -> Result<Engine, Failure> {
     checkpoint.check_loadable()?;
     let start = Instant::now();
@@ -208,14 +218,15 @@ pub(crate) fn engine_with(
     ui.detail(|| format!("{name}: {each}{}", memory(plan.budget())));
 
     let bytes = plan.budget().weights * ranks as u64;
+    told(Loading::Expected(bytes));
     let progress = Mutex::new(Progress::new(ui, "loading", Unit::Bytes, bytes));
     let mut sources: Vec<Box<dyn WeightSource + '_>> = Vec::new();
     match inventory.shards() {
-        None => sources.push(Box::new(Watched::new(checkpoint, &progress))),
+        None => sources.push(Box::new(Watched::new(checkpoint, &progress, told))),
         Some(shards) => {
             for rank in 0..ranks {
                 let weights = shards.rank(checkpoint, rank).map_err(EngineError::from)?;
-                sources.push(Box::new(Watched::new(weights, &progress)));
+                sources.push(Box::new(Watched::new(weights, &progress, told)));
             }
         }
     }
@@ -322,11 +333,20 @@ pub(crate) fn memory(budget: &Budget) -> String {
 struct Watched<'a, 'ui, S> {
     source: S,
     progress: &'a Mutex<Progress<'ui>>,
+    told: &'a (dyn Fn(Loading) + Sync),
 }
 
 impl<'a, 'ui, S> Watched<'a, 'ui, S> {
-    fn new(source: S, progress: &'a Mutex<Progress<'ui>>) -> Self {
-        Self { source, progress }
+    fn new(
+        source: S,
+        progress: &'a Mutex<Progress<'ui>>,
+        told: &'a (dyn Fn(Loading) + Sync),
+    ) -> Self {
+        Self {
+            source,
+            progress,
+            told,
+        }
     }
 }
 
@@ -335,6 +355,7 @@ impl<S: WeightSource> WeightSource for Watched<'_, '_, S> {
         let weight = self.source.weight(name)?;
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.add(weight.bytes.len() as u64);
+        (self.told)(Loading::Loaded(weight.bytes.len() as u64));
         Ok(weight)
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 fn tools() -> Vec<Value> {
     vec![
         json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
-            "s": {"type": "string"}, "n": {"type": "integer"}, "o": {"type": "object"}}}}}),
+            "s": {"type": "string"}, "n": {"type": "integer"}, "m": {"type": ["string", "null"]}, "o": {"type": "object"}}}}}),
         json!({"name": "ping"}),
     ]
 }
@@ -24,16 +24,41 @@ fn run(parser: &mut GlmParser, ids: &[glim_text::TokenId]) -> Vec<Piece> {
     joined(pieces)
 }
 
-/// Neighbours of a kind as one piece.
+/// Neighbours of a kind as one piece, and a whole call as its end alone: the parts of its arguments are what serde_json prints
+/// of them. A call without an end keeps its pieces.
 fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut out: Vec<Piece> = Vec::new();
     for piece in pieces {
-        match (out.last_mut(), piece) {
-            (Some(Piece::Content(text)), Piece::Content(more))
-            | (Some(Piece::Reasoning(text)), Piece::Reasoning(more)) => {
+        match (out.as_mut_slice(), piece) {
+            ([.., Piece::Content(text)], Piece::Content(more))
+            | ([.., Piece::Reasoning(text)], Piece::Reasoning(more))
+            | ([.., Piece::CallArguments(text)], Piece::CallArguments(more)) => {
                 text.push_str(&more);
             }
-            (_, piece) => out.push(piece),
+            (
+                [
+                    ..,
+                    Piece::CallStart { name: start },
+                    Piece::CallArguments(text),
+                ],
+                Piece::CallEnd { name, arguments },
+            ) => {
+                assert_eq!(*start, name);
+                assert_eq!(*text, serde_json::to_string(&arguments).unwrap());
+                out.truncate(out.len() - 2);
+                out.push(Piece::CallEnd { name, arguments });
+            }
+            (before, piece) => {
+                let within = matches!(
+                    before.last(),
+                    Some(Piece::CallStart { .. } | Piece::CallArguments(_))
+                );
+                assert!(
+                    !within || matches!(piece, Piece::CallArguments(_)),
+                    "{piece:?} within a call"
+                );
+                out.push(piece);
+            }
         }
     }
     out
@@ -55,7 +80,7 @@ fn content(text: &str) -> Piece {
 }
 
 fn call(name: &str, arguments: Value) -> Piece {
-    Piece::ToolCall {
+    Piece::CallEnd {
         name: name.to_owned(),
         arguments: arguments.as_object().unwrap().clone(),
     }
@@ -148,7 +173,38 @@ fn answers_are_split_into_their_parts() {
             "<tool_call>f<arg_key>n</arg_key></tool_call>",
             vec![call("f", json!({}))],
         ),
-        // No such tool, and a call that the end cuts off.
+        // Of a key that comes twice, the first value holds.
+        (
+            false,
+            "<tool_call>f<arg_key>s</arg_key><arg_value>a</arg_value><arg_key>n</arg_key><arg_value>1</arg_value><arg_key>s</arg_key><arg_value>b</arg_value></tool_call>",
+            vec![call("f", json!({"s": "a", "n": 1}))],
+        ),
+        // Everything that JSON escapes, in keys and values; nothing at all.
+        (
+            false,
+            "<tool_call>f<arg_key>s</arg_key><arg_value>\"\\/\u{1}\u{7f}\u{2028}\t</arg_value><arg_key>\"q\"</arg_key><arg_value></arg_value></tool_call>",
+            vec![call(
+                "f",
+                json!({"s": "\"\\/\u{1}\u{7f}\u{2028}\t", "\"q\"": ""}),
+            )],
+        ),
+        // Null where it is admitted, and what only begins like it.
+        (
+            false,
+            "<tool_call>f<arg_key>m</arg_key><arg_value> null\n</arg_value></tool_call>",
+            vec![call("f", json!({"m": null}))],
+        ),
+        (
+            false,
+            "<tool_call>f<arg_key>m</arg_key><arg_value> nul</arg_value></tool_call>",
+            vec![call("f", json!({"m": " nul"}))],
+        ),
+        (
+            false,
+            "<tool_call>f<arg_key>m</arg_key><arg_value>null and void</arg_value></tool_call>",
+            vec![call("f", json!({"m": "null and void"}))],
+        ),
+        // No such tool; the text after it.
         (
             false,
             "<tool_call>g</tool_call>",
@@ -156,10 +212,29 @@ fn answers_are_split_into_their_parts() {
         ),
         (
             false,
+            "a<tool_call>g<arg_key>s</arg_key><arg_value></tool_call></arg_value></tool_call> b<tool_call>ping</tool_call>",
+            vec![
+                content(
+                    "a<tool_call>g<arg_key>s</arg_key><arg_value></tool_call></arg_value></tool_call> b",
+                ),
+                call("ping", json!({})),
+            ],
+        ),
+        // Calls that the end cuts off: before the name is whole, and after.
+        (
+            false,
+            "a<tool_call>f",
+            vec![content("a"), content("<tool_call>f")],
+        ),
+        (
+            false,
             "a<tool_call>f<arg_key>s</arg_key><arg_value>b",
             vec![
                 content("a"),
-                content("<tool_call>f<arg_key>s</arg_key><arg_value>b"),
+                Piece::CallStart {
+                    name: "f".to_owned(),
+                },
+                Piece::CallArguments("{\"s\":\"b".to_owned()),
             ],
         ),
     ];
@@ -201,6 +276,32 @@ fn reasoning_and_content_stream_token_by_token() {
     let silent = steps.iter().filter(|pieces| pieces.is_empty()).count();
     assert_eq!(silent, 1, "only the tag itself yields nothing: {steps:?}");
     assert!(!parser.in_reasoning());
+}
+
+#[test]
+fn string_arguments_stream_and_others_come_whole() {
+    let mut parser = GlmParser::new(tokenizer(), false, Some(&tools()));
+    let ids = template_ids(
+        "<tool_call>f<arg_key>s</arg_key><arg_value>one two three four</arg_value><arg_key>n</arg_key><arg_value>123456</arg_value></tool_call>",
+    );
+    let pieces: Vec<Piece> = ids.iter().flat_map(|id| parser.push(*id)).collect();
+    assert_eq!(
+        pieces[0],
+        Piece::CallStart {
+            name: "f".to_owned()
+        }
+    );
+    let parts: Vec<&str> = pieces
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::CallArguments(part) => Some(part.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(parts[0], "{\"s\":\"");
+    assert!(parts.len() > 6, "the string streams: {parts:?}");
+    assert!(parts.contains(&",\"n\":123456"), "{parts:?}");
+    assert_eq!(parts.last(), Some(&"}"));
 }
 
 /// A tokenizer in which the tags are no tokens.
@@ -263,4 +364,44 @@ proptest! {
         let as_text = run(&mut GlmParser::new(plain, inside, Some(&tools())), &ids);
         prop_assert_eq!(parse(inside, &text), as_text);
     }
+
+    /// However the model cuts its text into tokens, even within characters, the pieces join to the same.
+    #[test]
+    fn any_cut_into_tokens_joins_to_the_same(
+        values in prop::collection::vec(("[smno]", "\\PC{0,6}|null|-?[0-9]{1,4}|\"[a\\\\]\"|😀é𝄞"), 0..4),
+        around in "[a-z ]{0,4}",
+        cuts in prop::collection::vec(any::<bool>(), 0..256),
+    ) {
+        let mut text = around.clone() + "<tool_call>f";
+        for (key, value) in &values {
+            text += &format!("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>");
+        }
+        text += "</tool_call>";
+        text += &around;
+        let whole = parse(false, &text);
+        // Each token that is no tag, byte by byte where `cuts` says so.
+        let mut cuts = cuts.into_iter().chain(std::iter::repeat(true));
+        let mut ids = Vec::new();
+        for id in template_ids(&text) {
+            let bytes = tokenizer().token_bytes(id).unwrap().to_vec();
+            let is_tag = tokenizer().kind(id) != Some(TokenKind::Normal);
+            if is_tag || !cuts.next().unwrap() {
+                ids.push(id);
+            } else {
+                ids.extend(bytes.iter().map(|byte| byte_token(*byte)));
+            }
+        }
+        prop_assert_eq!(run(&mut GlmParser::new(tokenizer(), false, Some(&tools())), &ids), whole);
+    }
+}
+
+/// The token of one byte.
+fn byte_token(byte: u8) -> glim_text::TokenId {
+    (0..u32::try_from(tokenizer().vocab_size()).unwrap())
+        .map(glim_text::TokenId)
+        .find(|id| {
+            tokenizer().kind(*id) == Some(TokenKind::Normal)
+                && tokenizer().token_bytes(*id) == Some(&[byte])
+        })
+        .unwrap()
 }

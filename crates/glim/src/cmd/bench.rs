@@ -74,7 +74,7 @@ pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
     };
     drop(pool);
     let world_size = setup.world_size;
-    let mut engine = loader::engine_with(&checkpoint, setup, options, ui)?;
+    let mut engine = loader::engine_with(&checkpoint, setup, options, ui, &|_| ())?;
     let (name, memory) = (args.model.name(), loader::memory(engine.budget()));
     ui.note(&match world_size {
         1 => format!("{name}: {memory}"),

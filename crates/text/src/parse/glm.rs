@@ -5,46 +5,24 @@
 //! ```
 //! Blanks and newlines between the tags (4.5 and 4.6 write them) mean nothing. Reasoning ends at `</think>` or at a call,
 //! whichever is first. Where reasoning or content is nothing but blanks it is dropped; otherwise it is given verbatim.
-//! A call to a tool that was not declared, and a call that the answer's end cuts off, are given back as the content
-//! that they are made of: never as a call.
+//! A call to a tool that was not declared, and a call that the answer's end cuts off before its name is whole, are given
+//! back as the content that they are made of: never as a call.
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
+use super::Piece;
+use super::call::Call;
 use super::tags::{Event, Tag, Tags};
-use super::{Piece, schema};
 use crate::{TokenId, Tokenizer};
 
 /// Where the machine is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     Reasoning,
     Content,
-    Call(CallState),
-}
-
-/// Where it is within a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CallState {
-    Name,
-    /// After the name or an argument.
-    BetweenArguments,
-    Key,
-    /// After `</arg_key>`.
-    AfterKey,
-    Value,
-}
-
-/// A call being read.
-#[derive(Debug, Default)]
-struct Call {
-    /// All of it as written, should it turn out to be none.
-    raw: String,
-    name: String,
-    key: String,
-    value: String,
-    arguments: Vec<(String, String)>,
+    Call(Box<Call>),
 }
 
 /// Splits output tokens into [`Piece`]s as they come.
@@ -54,7 +32,6 @@ pub struct GlmParser {
     /// The declared tools; `None` if calls are not looked for.
     tools: Option<Vec<Json>>,
     state: State,
-    call: Call,
     /// Leading blanks, which count only if more than blanks follows.
     held_blanks: String,
     /// Whether reasoning or content other than blanks has come in the current state.
@@ -80,7 +57,6 @@ impl GlmParser {
             } else {
                 State::Content
             },
-            call: Call::default(),
             held_blanks: String::new(),
             any_text: false,
         }
@@ -88,7 +64,7 @@ impl GlmParser {
 
     /// True while the answer is inside its reasoning.
     pub fn in_reasoning(&self) -> bool {
-        self.state == State::Reasoning
+        matches!(self.state, State::Reasoning)
     }
 
     /// Takes one output token (stop tokens left out) and returns what is certain now.
@@ -106,26 +82,30 @@ impl GlmParser {
         for event in self.tags.finish() {
             self.event(event, &mut pieces);
         }
-        if let State::Call(_) = self.state {
-            let call = std::mem::take(&mut self.call);
+        if let State::Call(call) = &mut self.state {
+            let content = call.cut_off();
             self.state = State::Content;
-            self.text(&call.raw, &mut pieces);
+            self.text(&content, &mut pieces);
         }
         self.held_blanks.clear();
         pieces
     }
 
     fn event(&mut self, event: Event, pieces: &mut Vec<Piece>) {
-        match (self.state, event) {
-            (State::Call(state), event) => self.call_event(state, event, pieces),
+        match (&mut self.state, event) {
+            (State::Call(call), event) => {
+                let tools = self.tools.as_deref().unwrap_or_default();
+                let progress = call.push(event, tools);
+                if progress.ended {
+                    self.state = State::Content;
+                }
+                self.text(&progress.content, pieces);
+                pieces.extend(progress.pieces);
+            }
             (_, Event::Text(text)) => self.text(&text, pieces),
             (_, Event::Tag(Tag::ToolCall)) if self.tools.is_some() => {
                 self.held_blanks.clear();
-                self.call = Call {
-                    raw: Tag::ToolCall.text().to_owned(),
-                    ..Call::default()
-                };
-                self.enter(State::Call(CallState::Name));
+                self.enter(State::Call(Box::new(Call::new())));
             }
             (State::Reasoning, Event::Tag(Tag::ThinkEnd)) => {
                 self.held_blanks.clear();
@@ -149,87 +129,19 @@ impl GlmParser {
 
     /// Text of the reasoning or the content. Leading blanks are held until it is known that more than blanks follows.
     fn text(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+        if text.is_empty() {
+            return;
+        }
         if !self.any_text && text.trim().is_empty() {
             self.held_blanks.push_str(text);
             return;
         }
         self.any_text = true;
-        let piece = if self.state == State::Reasoning {
+        let piece = if self.in_reasoning() {
             Piece::Reasoning
         } else {
             Piece::Content
         };
         pieces.push(piece(std::mem::take(&mut self.held_blanks) + text));
-    }
-
-    fn call_event(&mut self, state: CallState, event: Event, pieces: &mut Vec<Piece>) {
-        use CallState::{AfterKey, BetweenArguments, Key, Name, Value};
-        self.call.raw.push_str(match &event {
-            Event::Text(text) => text,
-            Event::Tag(tag) => tag.text(),
-        });
-        let next = match (state, event) {
-            // A value is over at its own end tag only: it may hold anything else.
-            (Value, Event::Tag(Tag::ArgValueEnd)) => {
-                self.call.arguments.push((
-                    std::mem::take(&mut self.call.key),
-                    std::mem::take(&mut self.call.value),
-                ));
-                BetweenArguments
-            }
-            (Value, Event::Text(text)) => {
-                self.call.value.push_str(&text);
-                Value
-            }
-            (Value, Event::Tag(tag)) => {
-                self.call.value.push_str(tag.text());
-                Value
-            }
-            (_, Event::Tag(Tag::ToolCallEnd)) => {
-                self.finish_call(pieces);
-                return;
-            }
-            (Name | BetweenArguments | AfterKey, Event::Tag(Tag::ArgKey)) => {
-                self.call.key.clear();
-                Key
-            }
-            // Seen in calls without arguments.
-            (Name, Event::Tag(Tag::ArgValueEnd)) => BetweenArguments,
-            (Name, Event::Text(text)) => {
-                self.call.name.push_str(&text);
-                Name
-            }
-            (Key, Event::Text(text)) => {
-                self.call.key.push_str(&text);
-                Key
-            }
-            (Key, Event::Tag(Tag::ArgKeyEnd)) => AfterKey,
-            (Key | AfterKey, Event::Tag(Tag::ArgValue)) => {
-                self.call.key = self.call.key.trim().to_owned();
-                Value
-            }
-            (state, _) => state,
-        };
-        self.state = State::Call(next);
-    }
-
-    fn finish_call(&mut self, pieces: &mut Vec<Piece>) {
-        let call = std::mem::take(&mut self.call);
-        self.enter(State::Content);
-        let name = call.name.trim();
-        let tools = self.tools.as_deref().unwrap_or_default();
-        if !schema::is_declared(tools, name) {
-            self.text(&call.raw, pieces);
-            return;
-        }
-        let typed = |(key, text): (String, String)| {
-            let value = schema::typed(tools, name, &key, &text);
-            (key, value)
-        };
-        let arguments: Map<String, Json> = call.arguments.into_iter().map(typed).collect();
-        pieces.push(Piece::ToolCall {
-            name: name.to_owned(),
-            arguments,
-        });
     }
 }

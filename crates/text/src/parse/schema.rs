@@ -31,22 +31,43 @@ pub(super) fn is_declared(tools: &[Json], name: &str) -> bool {
     parameters(tools, name).is_some()
 }
 
+/// Whether an argument's text is its value as it stands, a string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verbatim {
+    Always,
+    /// Unless all of it is `null`, which is admitted too.
+    UnlessNull,
+    /// Its type depends on the whole text.
+    No,
+}
+
+/// What the schema says of argument `key` of tool `name`; `None` if it does not say.
+fn declared_types(tools: &[Json], name: &str, key: &str) -> Option<Types> {
+    let schema = parameters(tools, name)??.get("properties")?.get(key)?;
+    types(schema, 0)
+}
+
+/// Whether argument `key` of tool `name` is taken verbatim, whatever it will be.
+pub(super) fn verbatim(tools: &[Json], name: &str, key: &str) -> Verbatim {
+    match declared_types(tools, name, key) {
+        Some(types) if types.string && types.null => Verbatim::UnlessNull,
+        Some(types) if types.string => Verbatim::Always,
+        _ => Verbatim::No,
+    }
+}
+
 /// The value that `text` stands for as argument `key` of tool `name`.
 ///
 /// A string type takes the text verbatim, except `null` where null is admitted too. Other types take it if it is JSON of
 /// that type (no NaN, no hex, no leading zeros). Without a schema it is JSON if it is any but a string. All else is
 /// the text as a string: an integer too big to be kept exactly as well.
 pub(super) fn typed(tools: &[Json], name: &str, key: &str, text: &str) -> Json {
-    let schema = parameters(tools, name)
-        .flatten()
-        .and_then(|parameters| parameters.get("properties")?.get(key));
-    let types = schema.and_then(|schema| types(schema, 0));
     let json = || {
         serde_json::from_str::<Json>(text)
             .ok()
             .filter(|json| !is_inexact_integer(json, text))
     };
-    let value = match types {
+    let value = match declared_types(tools, name, key) {
         None => json().filter(|json| !json.is_string()),
         Some(types) if types.string => (types.null && text.trim() == "null").then_some(Json::Null),
         Some(types) => json().filter(|json| types.admit(json)),

@@ -55,6 +55,16 @@ pub(super) enum Event {
     Tag(Tag),
 }
 
+impl Event {
+    /// What the model wrote.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Tag(tag) => tag.text(),
+        }
+    }
+}
+
 /// Turns token ids into events.
 #[derive(Debug)]
 pub(super) struct Tags {

@@ -1,0 +1,10 @@
+//! The endpoints, a folder for each protocol.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod fields;
+pub(crate) mod logprobs;
+pub(crate) mod messages;
+pub(crate) mod models;
+pub(crate) mod probes;
+pub(crate) mod usage;
