@@ -1,5 +1,6 @@
 """Starts `glim serve` with the built-in model, on a free port and with two keys, once for all tests; ends it by SIGTERM."""
 
+import json
 import os
 import re
 import signal
@@ -56,22 +57,15 @@ def until(what, seconds=30):
 def server(tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("# for the tests\n" + "\n".join(KEYS) + "\n")
-    command = [os.environ["GLIM"], "serve", "--port", "0", "--api-key-file", str(keys)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log, address = [], []
-
-    def read():
-        for line in process.stdout:
-            log.append(line)
-            found = re.search(r"http://[\w.:\[\]]+:\d+", line)
-            if found:
-                address.append(found[0])
-
-    reader = threading.Thread(target=read, daemon=True)
+    command = [os.environ["GLIM"], "serve", "--json", "--port", "0", "--api-key-file", str(keys)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    log = []
+    # A pipe that nobody empties would stop the server.
+    reader = threading.Thread(target=lambda: log.extend(process.stderr), daemon=True)
     reader.start()
-    until(lambda: address or process.poll() is not None, START_SECONDS)
-    assert address, "the server did not say where it listens:\n" + "".join(log)
-    running = Server(address[0], KEYS[0], log)
+    said = process.stdout.readline()
+    assert said, "the server ended:\n" + "".join(log)
+    running = Server("http://" + json.loads(said)["address"], KEYS[0], log)
     until(lambda: running.get("/ready")[1] == 200, START_SECONDS)
     yield running
     process.send_signal(signal.SIGTERM)

@@ -12,17 +12,12 @@ const GLIM = process.env.GLIM ?? fileURLToPath(new URL("../../target/release/gli
 
 /** A running server: `url`, and `stop`, which ends it by SIGTERM and gives its exit code. */
 export async function serve(...args) {
-  const child = spawn(GLIM, ["serve", "--port", "0", ...args], { stdio: ["ignore", "pipe", "pipe"] });
+  const child = spawn(GLIM, ["serve", "--json", "--port", "0", ...args], { stdio: ["ignore", "pipe", "pipe"] });
   const log = [];
+  createInterface({ input: child.stderr }).on("line", (line) => log.push(line));
   const ended = new Promise((resolve) => child.on("close", resolve));
   const url = await new Promise((resolve, reject) => {
-    for (const stream of [child.stdout, child.stderr]) {
-      createInterface({ input: stream }).on("line", (line) => {
-        log.push(line);
-        const found = /http:\/\/[\w.:[\]]+:\d+/.exec(line);
-        if (found) resolve(`${found[0]}/`);
-      });
-    }
+    createInterface({ input: child.stdout }).once("line", (line) => resolve(`http://${JSON.parse(line).address}/`));
     child.on("error", reject);
     ended.then((code) => reject(new Error(`glim serve ended with ${code}:\n${log.join("\n")}`)));
   });

@@ -1,16 +1,18 @@
 //! A running `glim serve` with the built-in model, for one test.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use async_openai::Client;
 use async_openai::config::OpenAIConfig;
+use serde_json::Value as Json;
 
 /// Loading takes a second; a busy machine gets more.
 const START: Duration = Duration::from_secs(120);
+const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// The server's process; it ends with this value.
 pub(super) struct Serving {
@@ -19,35 +21,41 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Starts a server on a free port, and waits until it says where it listens.
+    /// Starts a server on a free port, and waits until it is ready.
     pub(super) fn start() -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_glim"))
-            .args(["serve", "--port", "0"])
+            .args(["serve", "--json", "--port", "0"])
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let stderr = BufReader::new(process.stderr.take().unwrap());
-        let (said, hear) = mpsc::channel();
-        // Reads on to the end: a pipe that nobody empties would stop the server.
-        thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = said.send(line);
+        let mut line = String::new();
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let said: Json = serde_json::from_str(&line).unwrap();
+        let url = format!("http://{}", said["address"].as_str().unwrap());
+        let serving = Self { process, url };
+        serving.wait_until_it_is_loaded();
+        serving
+    }
+
+    /// Until then every request is refused with 503.
+    fn wait_until_it_is_loaded(&self) {
+        let address = self.url.trim_start_matches("http://");
+        for _ in 0..START.as_millis() / ASK_EVERY.as_millis() {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream
+                .write_all(b"GET /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                .unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            if answer.starts_with("HTTP/1.1 200") {
+                return;
             }
-        });
-        let mut log = Vec::new();
-        let url = loop {
-            let line = hear
-                .recv_timeout(START)
-                .unwrap_or_else(|error| panic!("{error}; it said {log:#?}"));
-            if let Some((_, rest)) = line.split_once("http://") {
-                let end = rest.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(rest.len());
-                break format!("http://{}", rest[..end].trim_end_matches('/'));
-            }
-            log.push(line);
-        };
-        Self { process, url }
+            thread::sleep(ASK_EVERY);
+        }
+        panic!("{address} did not become ready");
     }
 
     /// A client of it.
