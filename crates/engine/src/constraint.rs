@@ -10,7 +10,7 @@ use glim_text::TokenId;
 use thiserror::Error;
 
 /// Binds what a request may draw.
-pub trait TokenConstraint: Send + Debug {
+pub trait TokenConstraint: Send + Sync + Debug {
     /// Clears the bits of tokens that may not come next (bit `id % 32` of word `id / 32`; 1 = allowed). What is not bound at
     /// present leaves the mask as it is.
     ///

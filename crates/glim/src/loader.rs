@@ -86,6 +86,26 @@ impl ModelArg {
         )
     }
 
+    /// What a server calls the model: the name of its file or folder, without ending and number of a part.
+    pub(crate) fn served_name(&self) -> String {
+        let Some(path) = &self.path else {
+            return builtin::SHORT_NAME.to_owned();
+        };
+        let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let name = match path.is_dir() {
+            true => path.file_name(),
+            false => path.file_stem(),
+        };
+        let name = name.unwrap_or(path.as_os_str()).to_string_lossy();
+        // `model-00001-of-00011`
+        let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+        let part = name.rsplit_once("-of-").and_then(|(before, of)| {
+            let (stem, part) = before.rsplit_once('-')?;
+            (is_number(part) && is_number(of)).then_some(stem)
+        });
+        part.unwrap_or(&name).to_owned()
+    }
+
     /// Opens the checkpoint.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, Failure> {
         match &self.path {

@@ -25,7 +25,7 @@ mod state;
 mod web;
 
 pub use config::{ApiKeys, ApiKeysError, SamplingDefaults, ServerConfig};
-pub use kv_events::KvEventsConfig;
+pub use kv_events::{BUFFER_BATCHES, KvEncoding, KvEventsConfig, KvEventsError, KvHashes};
 pub use lifecycle::Lifecycle;
 pub use model::{Loaded, ModelInfo, TypeShare};
 pub use server::{ServeError, Server, Stopper};

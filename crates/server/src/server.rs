@@ -135,6 +135,29 @@ impl Server {
         Stopper(self.stop.clone())
     }
 
+    /// Ends as SIGTERM and SIGINT say: the first drains, a second ends at once.
+    ///
+    /// # Errors
+    /// If the system does not let signals be heard.
+    #[cfg(unix)]
+    pub fn stop_on_signals<E>(&self) -> Result<(), ServeError<E>> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let _in_runtime = self.runtime.enter();
+        for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+            let mut signals = signal(kind).map_err(|source| ServeError::System {
+                what: "to hear signals",
+                source,
+            })?;
+            let stopper = self.stopper();
+            self.runtime.spawn(async move {
+                while signals.recv().await.is_some() {
+                    stopper.stop();
+                }
+            });
+        }
+        Ok(())
+    }
+
     /// Loads a model by `load`, on the thread that will run it, and serves it until it is told to end. Probes are answered from the
     /// start.
     ///
@@ -157,10 +180,7 @@ impl Server {
         let metrics = Arc::new(Metrics::new(&name));
         let kv_events = match &config.kv_events {
             None => None,
-            Some(config) => {
-                let _in_runtime = runtime.enter();
-                Some(runtime.block_on(KvPublisher::start(config.clone(), metrics.clone()))?)
-            }
+            Some(config) => Some(KvPublisher::start(config, metrics.kv_events())?),
         };
         let (handle, commands) = engine_thread::front_door();
         let state = AppState::new(config, lifecycle.clone(), metrics.clone(), handle.clone());

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use crate::config::ServerConfig;
 use crate::engine_thread::EngineHandle;
 use crate::error::ApiError;
+use crate::generation::unix_now;
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::metrics::Metrics;
 use crate::model::Model;
@@ -23,6 +24,8 @@ struct Shared {
     model: OnceLock<Model>,
     /// Requests that are rendered and tokenised at a time: long prompts are work for a processor.
     preparing: Semaphore,
+    /// Unix time of the start, in seconds.
+    started_unix: u64,
 }
 
 impl AppState {
@@ -40,11 +43,17 @@ impl AppState {
             engine,
             model: OnceLock::new(),
             preparing: Semaphore::new(threads),
+            started_unix: unix_now(),
         }))
     }
 
     pub(crate) fn config(&self) -> &ServerConfig {
         &self.0.config
+    }
+
+    /// Unix time of the start, in seconds.
+    pub(crate) fn started_unix(&self) -> u64 {
+        self.0.started_unix
     }
 
     pub(crate) fn lifecycle(&self) -> &Lifecycle {

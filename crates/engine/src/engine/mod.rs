@@ -160,6 +160,11 @@ impl Engine {
         self.context
     }
 
+    /// Rows of the head: ids from here on are no tokens.
+    pub fn vocab_size(&self) -> usize {
+        self.inventory.config().vocab_size
+    }
+
     /// Memory as allocated; of several ranks, by the one that has most.
     pub fn budget(&self) -> &Budget {
         largest(&self.budgets)

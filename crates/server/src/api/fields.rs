@@ -25,7 +25,6 @@ impl<T> OneOrMany<T> {
 
 /// How tokens are drawn, when the answer ends, and what goes with every request for an answer.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[serde(default)]
 pub(crate) struct SamplingFields {
     /// 0: the likeliest token.
     #[schema(minimum = 0, maximum = 2)]
@@ -105,7 +104,6 @@ pub(crate) struct SamplingFields {
 
 /// What a stream has besides text.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(default)]
 pub(crate) struct StreamOptions {
     /// One more chunk at the end, with `usage`.
     pub(crate) include_usage: Option<bool>,
@@ -186,7 +184,6 @@ pub(crate) struct JsonSchemaFormat {
 
 /// What the answer must be, in vLLM's form: one of these.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[serde(default)]
 pub(crate) struct StructuredOutputs {
     /// A JSON schema, or its text.
     #[schema(value_type = Option<Object>)]
@@ -203,7 +200,6 @@ pub(crate) struct StructuredOutputs {
 
 /// The older names of `structured_outputs`.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[serde(default)]
 pub(crate) struct GuidedFields {
     #[schema(value_type = Option<Object>)]
     pub(crate) guided_json: Option<Json>,

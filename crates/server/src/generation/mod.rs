@@ -356,7 +356,8 @@ fn append(whole: &mut Delta, more: Delta) {
     }
 }
 
-fn unix_now() -> u64 {
+/// Unix time, in seconds.
+pub(crate) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

@@ -15,10 +15,6 @@ const REQUEST_ID: &str = "x-request-id";
 /// Longest id that is taken over.
 const MAX_ID: usize = 128;
 
-/// A request's id, for its handler.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestId(pub(crate) String);
-
 /// When a request arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrived(pub(crate) Instant);
@@ -35,7 +31,6 @@ pub(crate) async fn observe(
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let span = tracing::info_span!("request", request_id = id, %method, path);
-    request.extensions_mut().insert(RequestId(id.clone()));
     request.extensions_mut().insert(Arrived(arrived));
 
     let mut response = next.run(request).instrument(span.clone()).await;

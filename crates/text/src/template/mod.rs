@@ -222,7 +222,9 @@ impl ChatTemplate {
         };
         let no_stack = |reason: String| TextError::TemplateFailed { line: 0, reason };
         std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let thread = std::thread::Builder::new()
+                .name("glim-template".to_owned())
+                .stack_size(STACK_BYTES);
             let running = thread.spawn_scoped(scope, render).map_err(|error| {
                 no_stack(format!(
                     "no room for a stack of {STACK_BYTES} bytes: {error}"

@@ -14,12 +14,12 @@ use crate::api::fields::{
 
 /// Request of `/v1/chat/completions`.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[serde(default)]
 pub(crate) struct ChatRequest {
     /// The served model's name; left out: the one there is.
     pub(crate) model: Option<String>,
     /// The conversation: objects with `role` (system, developer, user, assistant, tool) and `content`.
     #[schema(value_type = Vec<Object>, min_items = 1, example = json!([{"role": "user", "content": "What is 27 + 58?"}]))]
+    #[serde(default)]
     pub(crate) messages: Vec<Json>,
     /// Tokens to generate at most, reasoning included; left out: up to the end of the context.
     #[schema(minimum = 1)]

@@ -11,7 +11,6 @@ use crate::api::fields::{
 
 /// Request of `/v1/completions`.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[serde(default)]
 pub(crate) struct CompletionRequest {
     /// The served model's name; left out: the one there is.
     pub(crate) model: Option<String>,
