@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::{auth, observe};
-use crate::api::{chat, completions, messages, models, probes, responses};
+use crate::api::{chat, completions, info, messages, models, probes, responses, tokenize};
 use crate::error::{ApiError, ErrorKind};
 use crate::state::AppState;
 
@@ -28,7 +28,9 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/startup", get(probes::startup))
         .route("/metrics", get(probes::metrics))
         .merge(messages::routes())
-        .merge(responses::routes());
+        .merge(responses::routes())
+        .merge(tokenize::routes())
+        .merge(info::routes());
     if config.web_page {
         routes = routes.merge(crate::web::routes());
     }
