@@ -286,6 +286,11 @@ impl Loop {
         };
         let at = Instant::now();
         for event in events {
+            // What starts in this step was waiting until it began.
+            let at = match event {
+                Event::Started { .. } => begin,
+                _ => at,
+            };
             self.route(event, at);
         }
         let stats = self.engine.stats();

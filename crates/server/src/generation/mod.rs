@@ -325,7 +325,7 @@ impl Drop for Generation {
         let usage = self.usage();
         let first = self.clock.first_token;
         let ttft = first.map(|at| at.saturating_duration_since(self.clock.arrived));
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let ms = |time: Duration| time.as_micros() as f64 / 1e3;
         let _in_span = self.span.enter();
         tracing::info!(
             id = self.id,

@@ -43,7 +43,7 @@ pub(crate) async fn observe(
     let took = arrived.elapsed();
     state.metrics().http(&path, method.as_str(), status, took);
     let _in_span = span.enter();
-    let ms = took.as_secs_f64() * 1e3;
+    let ms = took.as_micros() as f64 / 1e3;
     match is_probe(&path) {
         true => tracing::debug!(status, ms, "response"),
         false => tracing::info!(status, ms, "response"),
