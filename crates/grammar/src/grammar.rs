@@ -59,18 +59,18 @@ impl Grammar {
     /// # Errors
     /// What cannot be enforced, by place and keyword where there is one; limits; rules that nothing satisfies.
     pub fn new(vocabulary: &Vocabulary, rule: &Rule) -> Result<Self, GrammarError> {
-        let automaton = match rule {
-            Rule::JsonSchema(schema) => json_schema(vocabulary, schema)?,
-            Rule::JsonObject => json_schema(vocabulary, &json!({"type": "object"}))?,
-            Rule::Regex(expression) => whole_regex(vocabulary, expression)?,
-            Rule::Choice(choices) => choice(vocabulary, choices)?,
-            Rule::Lark(text) => lark(vocabulary, text)?,
+        let automaton = compile::on_deep_stack(|| match rule {
+            Rule::JsonSchema(schema) => json_schema(vocabulary, schema),
+            Rule::JsonObject => json_schema(vocabulary, &json!({"type": "object"})),
+            Rule::Regex(expression) => whole_regex(vocabulary, expression),
+            Rule::Choice(choices) => choice(vocabulary, choices),
+            Rule::Lark(text) => lark(vocabulary, text),
             Rule::ToolCalls {
                 tools,
                 only,
                 parallel,
-            } => tools::compile(vocabulary, tools, only.as_deref(), *parallel)?,
-        };
+            } => tools::compile(vocabulary, tools, only.as_deref(), *parallel),
+        })?;
         Ok(Self {
             vocabulary: vocabulary.clone(),
             automaton: Arc::new(Mutex::new(automaton)),

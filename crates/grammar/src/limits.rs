@@ -39,6 +39,6 @@ pub(crate) const MASK_ITEMS: usize = 100_000;
 /// Most states of one lexer, 1 to 2 kB each.
 pub(crate) const LEXER_STATES: usize = 50_000;
 
-/// Stack of the thread that compiles. llguidance follows a schema by recursion, a few kB for each of at most
-/// [`MAX_SCHEMA_NODES`] levels; only what is used is ever touched.
+/// Stack of the thread that compiles. A schema is followed by recursion, a few kB for each of at most [`MAX_SCHEMA_NODES`] levels;
+/// only what is used is ever touched.
 pub(crate) const COMPILE_STACK_BYTES: usize = 128 << 20;

@@ -102,6 +102,27 @@ fn a_long_chain_of_references_needs_no_stack_of_the_caller() {
     }
 }
 
+/// The same where each reference holds together with something else, so that it is written out.
+#[test]
+fn a_long_chain_of_references_that_are_merged_needs_none_either() {
+    for beside in [
+        json!({"type": "null"}),
+        json!({"anyOf": [{"$ref": "#/$defs/d9"}, {"type": "null"}]}),
+    ] {
+        let mut definitions = Map::new();
+        for i in 0..600 {
+            let mut schema = beside.clone();
+            schema["$ref"] = json!(format!("#/$defs/d{}", i + 1));
+            definitions.insert(format!("d{i}"), schema);
+        }
+        definitions.insert("d600".to_owned(), json!({"type": "null"}));
+        let schema = json!({"$ref": "#/$defs/d0", "$defs": definitions});
+        if let Ok(grammar) = grammar(&Rule::JsonSchema(schema)) {
+            assert!(!common::accepts(&grammar, "1"));
+        }
+    }
+}
+
 /// Follows any allowed tokens for a while: it goes on, ends, or is an error of a limit.
 fn wander(rule: &Rule, steps: usize) -> Result<(), MatchError> {
     let Ok(grammar) = grammar(rule) else {

@@ -58,6 +58,8 @@ fn what_is_not_followed_is_named_with_its_place() {
             json!({"allOf": [{"multipleOf": 3}, {"multipleOf": 4}]}),
             "multipleOf",
         ),
+        (json!({"multipleOf": 4294967295u32}), "multipleOf"),
+        (json!({"multipleOf": 1e-9}), "multipleOf"),
         (
             json!({"type": "object", "minProperties": 3}),
             "minProperties",
