@@ -16,7 +16,8 @@ pub enum Rule {
     /// One JSON value that satisfies a schema.
     ///
     /// Properties come in the order of the schema; there is at most one blank after each `:` and `,` and none elsewhere;
-    /// strings hold no control characters, and no escapes but `\" \\ \n \r \t \b \f`; integers lie within ±9·10¹⁸.
+    /// strings hold no control characters, and no escapes but `\" \\ \n \r \t \b \f`; integers lie within ±9·10¹⁸. Bounds
+    /// are those of a number as it is written: 4.99999999999999999 is below 5, though most readers round it to that.
     ///
     /// Enforced: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `patternProperties`,
     /// `minProperties` and `maxProperties` (in common cases), `items`, `prefixItems`, `additionalItems`, `minItems`, `maxItems`, `minLength`, `maxLength`, `pattern`

@@ -171,6 +171,14 @@ fn what_no_value_satisfies_is_named_with_its_place() {
             json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
             "#",
         ),
+        (
+            json!({"type": "object", "required": ["a"], "additionalProperties": {"$ref": "#"}}),
+            "#",
+        ),
+        (
+            json!({"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#"}}),
+            "#",
+        ),
         (json!({"$ref": "#"}), "#"),
     ] {
         let mut schema = schema;
