@@ -85,6 +85,18 @@ fn main() -> Result<()> {
     put("tokenizer_json", "tiny.json", json.to_string().as_bytes())?;
     let template = std::fs::read(assets::odd_glm52().join("chat_template.jinja"))?;
     put("chat_template", "tiny-glm", &template)?;
+    let schema = json!({"$defs": {"Kind": {"enum": ["a", "b\"", null]}, "Node": {"type": "object", "properties": {
+        "id": {"type": "integer", "minimum": 1, "maximum": 99}, "kind": {"$ref": "#/$defs/Kind"},
+        "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 8}, "day": {"type": "string", "format": "date"},
+        "next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}, "list": {"type": "array", "prefixItems": [{"type": "number"}], "items": {"type": "boolean"}}},
+        "required": ["id"], "additionalProperties": false}},
+        "type": "object", "properties": {"root": {"$ref": "#/$defs/Node"}, "n": {"oneOf": [{"type": "integer"}, {"type": "string"}]}}, "required": ["root"]});
+    put("schema", "tiny.json", schema.to_string().as_bytes())?;
+    put(
+        "stop_strings",
+        "tiny",
+        "abc\nab\n\u{e9}\n\nxa\u{e9}b abc".as_bytes(),
+    )?;
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod gguf;
+mod grammar;
 mod hf;
 mod template;
 mod text;
@@ -32,6 +33,8 @@ pub const TARGETS: &[Target] = &[
     target("tokenizer_gguf", text::from_gguf),
     target("tokenizer_json", text::from_json),
     target("chat_template", template::chat_template),
+    target("schema", grammar::schema),
+    target("stop_strings", grammar::stop_strings),
 ];
 
 const fn target(name: &'static str, run: fn(&[u8])) -> Target {

@@ -39,6 +39,13 @@ fn the_seeds_of_a_folder_make_a_checkpoint() {
 }
 
 #[test]
+fn the_seed_of_a_schema_is_a_schema_of_a_tool() {
+    let text = std::fs::read_to_string(seed("schema", "tiny.json")).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(schema["properties"]["root"].is_object());
+}
+
+#[test]
 fn text_seeds_are_whole() {
     let model = TextModel::from_gguf(&Gguf::open(&seed("tokenizer_gguf", "tiny")).unwrap());
     assert!(model.unwrap().template.is_some());

@@ -68,7 +68,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let begin = Instant::now();
         let grammar = Grammar::new(&vocabulary, &rule)?;
         let compile = begin.elapsed();
+        let begin = Instant::now();
         let mut matcher = Matcher::new(&grammar, false);
+        let begun = begin.elapsed();
         let mut mask = vec![0u32; vocabulary.mask_words()];
         let mut times = Vec::new();
         for id in model.tokenizer.encode(&text, Special::Text)? {
@@ -82,7 +84,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mean = times.iter().sum::<Duration>() / u32::try_from(times.len())?;
         let at = |part: usize| times[(times.len() - 1) * part / 100];
         println!(
-            "{name:26} {compile:>10.1?} {:>7} {mean:>9.1?} {:>9.1?} {:>9.1?} {:>9.1?}",
+            "{name:26} {compile:>9.1?} {begun:>9.1?} {:>7} {mean:>9.1?} {:>9.1?} {:>9.1?} {:>9.1?}",
             times.len(),
             at(50),
             at(99),

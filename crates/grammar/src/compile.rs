@@ -9,7 +9,7 @@ use crate::schema::Normal;
 use crate::{GrammarError, Vocabulary, error};
 
 /// Most sub-schemas that are compiled alone to find the one at fault.
-const MAX_SEARCH: usize = 64;
+const MAX_SEARCH: usize = 32;
 
 /// How JSON is spaced and escaped, see [`Rule::JsonSchema`](crate::Rule::JsonSchema). One way to write each string means that a
 /// name that is not declared cannot be a declared one in other clothes.
@@ -23,19 +23,13 @@ pub(crate) fn json_options() -> JsonCompileOptions {
     }
 }
 
-/// Compiles a grammar on a thread of its own, whose stack is deep enough for llguidance's recursion. The reason of a failure is
-/// one line.
+/// Compiles a grammar. The reason of a failure is one line.
 pub(crate) fn compile(
     vocabulary: &Vocabulary,
     grammar: TopLevelGrammar,
 ) -> Result<Matcher, String> {
-    let parser = on_deep_stack(|| {
-        vocabulary
-            .factory()
-            .create_parser(grammar)
-            .map_err(|error| one_line(&error.to_string()))
-    })?;
-    first_mask(parser)
+    let parser = vocabulary.factory().create_parser(grammar);
+    first_mask(parser.map_err(|error| one_line(&error.to_string()))?)
 }
 
 /// A grammar that allows nothing at all is found here and not by the first request.
@@ -59,15 +53,20 @@ fn first_mask(parser: TokenParser) -> Result<Matcher, String> {
     }
 }
 
-fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+/// Runs `work` on a thread of its own, whose stack is deep enough for the recursion here and in llguidance, and which takes a
+/// panic with it.
+pub(crate) fn on_deep_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, GrammarError> + Send,
+) -> Result<T, GrammarError> {
+    let failed = |reason: String| GrammarError::Grammar { reason };
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("grammar".to_owned())
             .stack_size(COMPILE_STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|error| format!("no thread to compile it: {error}"))?
+            .map_err(|error| failed(format!("no thread to compile it: {error}")))?
             .join()
-            .unwrap_or_else(|_| Err("the compiler failed".to_owned()))
+            .unwrap_or_else(|_| Err(failed("the compiler failed".to_owned())))
     })
 }
 
@@ -77,6 +76,18 @@ pub(crate) fn one_line(message: &str) -> String {
         .lines()
         .find_map(|line| line.strip_prefix("error: "));
     let line = error.or_else(|| message.lines().next()).unwrap_or_default();
+    // These go on with what is of use to llguidance's authors alone.
+    for (begin, instead) in [
+        (
+            "Unable to determine if regex is empty",
+            "its pattern and length together are too complex to tell whether any string satisfies them",
+        ),
+        ("panic", "it is beyond what the compiler can take"),
+    ] {
+        if line.starts_with(begin) {
+            return instead.to_owned();
+        }
+    }
     error::shortened(line.trim_end_matches([';', ':', ' ']))
 }
 

@@ -16,7 +16,8 @@ pub enum Rule {
     /// One JSON value that satisfies a schema.
     ///
     /// Properties come in the order of the schema; there is at most one blank after each `:` and `,` and none elsewhere;
-    /// strings hold no control characters, and no escapes but `\" \\ \n \r \t \b \f`; integers lie within ±9·10¹⁸.
+    /// strings hold no control characters, and no escapes but `\" \\ \n \r \t \b \f`; integers lie within ±9·10¹⁸. Bounds
+    /// are those of a number as it is written: 4.99999999999999999 is below 5, though most readers round it to that.
     ///
     /// Enforced: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `patternProperties`,
     /// `minProperties` and `maxProperties` (in common cases), `items`, `prefixItems`, `additionalItems`, `minItems`, `maxItems`, `minLength`, `maxLength`, `pattern`
@@ -59,18 +60,18 @@ impl Grammar {
     /// # Errors
     /// What cannot be enforced, by place and keyword where there is one; limits; rules that nothing satisfies.
     pub fn new(vocabulary: &Vocabulary, rule: &Rule) -> Result<Self, GrammarError> {
-        let automaton = match rule {
-            Rule::JsonSchema(schema) => json_schema(vocabulary, schema)?,
-            Rule::JsonObject => json_schema(vocabulary, &json!({"type": "object"}))?,
-            Rule::Regex(expression) => whole_regex(vocabulary, expression)?,
-            Rule::Choice(choices) => choice(vocabulary, choices)?,
-            Rule::Lark(text) => lark(vocabulary, text)?,
+        let automaton = compile::on_deep_stack(|| match rule {
+            Rule::JsonSchema(schema) => json_schema(vocabulary, schema),
+            Rule::JsonObject => json_schema(vocabulary, &json!({"type": "object"})),
+            Rule::Regex(expression) => whole_regex(vocabulary, expression),
+            Rule::Choice(choices) => choice(vocabulary, choices),
+            Rule::Lark(text) => lark(vocabulary, text),
             Rule::ToolCalls {
                 tools,
                 only,
                 parallel,
-            } => tools::compile(vocabulary, tools, only.as_deref(), *parallel)?,
-        };
+            } => tools::compile(vocabulary, tools, only.as_deref(), *parallel),
+        })?;
         Ok(Self {
             vocabulary: vocabulary.clone(),
             automaton: Arc::new(Mutex::new(automaton)),

@@ -1,7 +1,10 @@
 //! The bounds on what a rule may cost. A rule comes from whoever sends a request.
 
-/// Most sub-schemas (objects and booleans) of a schema, each definition counted once; of all tools together.
+/// Most sub-schemas (objects and booleans) of a schema, each definition counted once.
 pub const MAX_SCHEMA_NODES: usize = 2_000;
+
+/// Most sub-schemas of all tools of which one may be called.
+pub const MAX_TOOLS_NODES: usize = 8_000;
 
 /// Deepest nesting of sub-schemas. References start anew.
 pub const MAX_SCHEMA_DEPTH: usize = 64;
@@ -36,9 +39,9 @@ pub(crate) const MASK_LEXER_FUEL: u64 = 500_000;
 /// Most Earley items of one mask (about 20 in a microsecond).
 pub(crate) const MASK_ITEMS: usize = 100_000;
 
-/// Most states of one lexer, 1 to 2 kB each.
-pub(crate) const LEXER_STATES: usize = 50_000;
+/// Most states of one lexer, some hundred bytes each. A string of 10000 characters whose length is bounded takes 60000 of them.
+pub(crate) const LEXER_STATES: usize = 250_000;
 
-/// Stack of the thread that compiles. llguidance follows a schema by recursion, a few kB for each of at most
-/// [`MAX_SCHEMA_NODES`] levels; only what is used is ever touched.
+/// Stack of the thread that compiles. A schema is followed by recursion, a few kB for each of at most [`MAX_SCHEMA_NODES`] levels;
+/// only what is used is ever touched.
 pub(crate) const COMPILE_STACK_BYTES: usize = 128 << 20;

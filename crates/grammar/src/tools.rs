@@ -10,6 +10,7 @@
 //!
 //! Arguments that are not declared are written only where `additionalProperties` is there and says of which kind.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use glim_text::{ArgumentText, TokenId, argument_text};
@@ -18,8 +19,8 @@ use serde_json::{Map, Value as Json};
 
 use crate::grammar::limit;
 use crate::lark::{literal, regex};
-use crate::limits::MAX_TEXT_BYTES;
-use crate::schema::{Normal, normalise_counting, strings};
+use crate::limits::{MAX_TEXT_BYTES, MAX_TOOLS_NODES};
+use crate::schema::{Normal, normalise, strings};
 use crate::vocabulary::Tags;
 use crate::{GrammarError, Vocabulary, compile, error};
 
@@ -47,7 +48,7 @@ pub(crate) fn compile(
         rules: String::new(),
         ids,
         nodes: 0,
-        count: 0,
+        names: HashMap::new(),
         json: Vec::new(),
     };
     let mut names = Vec::new();
@@ -139,7 +140,8 @@ struct Lark {
     rules: String,
     ids: Ids,
     nodes: usize,
-    count: usize,
+    /// The names of rules and terminals, by letter and body.
+    names: HashMap<(char, String), String>,
     /// The schemas of values that are written as JSON.
     json: Vec<Normal>,
 }
@@ -149,20 +151,26 @@ fn token(id: TokenId) -> String {
 }
 
 impl Lark {
-    /// The name of a new rule.
+    /// The name of a rule with this body.
     fn rule(&mut self, body: &str) -> String {
-        self.count += 1;
-        let name = format!("r{}", self.count);
-        // Writing to a string does not fail.
-        let _ = writeln!(self.rules, "{name}: {body}");
-        name
+        self.definition('r', body)
     }
 
-    /// The name of a new terminal.
+    /// The name of a terminal with this body.
     fn terminal(&mut self, body: &str) -> String {
-        self.count += 1;
-        let name = format!("T{}", self.count);
+        self.definition('T', body)
+    }
+
+    /// Many arguments are of the same kind, so a body is written once: it is compiled once then.
+    fn definition(&mut self, letter: char, body: &str) -> String {
+        let key = (letter, body.to_owned());
+        if let Some(name) = self.names.get(&key) {
+            return name.clone();
+        }
+        let name = format!("{letter}{}", self.names.len());
+        // Writing to a string does not fail.
         let _ = writeln!(self.rules, "{name}: {body}");
+        self.names.insert(key, name.clone());
         name
     }
 
@@ -175,7 +183,13 @@ impl Lark {
                 Some(_) => format!("tools[{index}].function.parameters"),
                 None => format!("tools[{index}].parameters"),
             };
-            let normal = normalise_counting(parameters, &path, &mut self.nodes)?;
+            let normal = normalise(parameters, &path)?;
+            self.nodes += normal.nodes;
+            limit(
+                "the number of sub-schemas of all tools",
+                self.nodes,
+                MAX_TOOLS_NODES,
+            )?;
             for argument in self.arguments(tool, &normal)? {
                 body.push(' ');
                 body.push_str(&argument);

@@ -6,7 +6,7 @@ mod common;
 use common::{VOCABULARY, grammar, stop};
 use glim_grammar::{
     GrammarError, MAX_ALTERNATIVES, MAX_REGEX_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES,
-    MAX_TEXT_BYTES, MatchError, Matcher, Rule,
+    MAX_TEXT_BYTES, MAX_TOOLS_NODES, MatchError, Matcher, Rule,
 };
 use serde_json::{Map, Value as Json, json};
 
@@ -46,6 +46,17 @@ fn limits_have_names() {
         MAX_REGEX_BYTES,
     );
     too_large(&Rule::Lark("x".repeat(MAX_TEXT_BYTES + 1)), MAX_TEXT_BYTES);
+    let tool =
+        |i: usize| json!({"name": format!("f{i}"), "parameters": {"properties": many(1000)}});
+    let tools = (0..=MAX_TOOLS_NODES / 1001).map(tool).collect();
+    too_large(
+        &Rule::ToolCalls {
+            tools,
+            only: None,
+            parallel: true,
+        },
+        MAX_TOOLS_NODES,
+    );
     let nested = format!("start: {}\"a\"{}", "(".repeat(1000), ")".repeat(1000));
     assert!(matches!(
         grammar(&Rule::Lark(nested)),
@@ -99,6 +110,27 @@ fn a_long_chain_of_references_needs_no_stack_of_the_caller() {
         assert!(!common::accepts(&grammar, "1"));
     } else {
         panic!("{grammar:?}");
+    }
+}
+
+/// The same where each reference holds together with something else, so that it is written out.
+#[test]
+fn a_long_chain_of_references_that_are_merged_needs_none_either() {
+    for beside in [
+        json!({"type": "null"}),
+        json!({"anyOf": [{"$ref": "#/$defs/d9"}, {"type": "null"}]}),
+    ] {
+        let mut definitions = Map::new();
+        for i in 0..600 {
+            let mut schema = beside.clone();
+            schema["$ref"] = json!(format!("#/$defs/d{}", i + 1));
+            definitions.insert(format!("d{i}"), schema);
+        }
+        definitions.insert("d600".to_owned(), json!({"type": "null"}));
+        let schema = json!({"$ref": "#/$defs/d0", "$defs": definitions});
+        if let Ok(grammar) = grammar(&Rule::JsonSchema(schema)) {
+            assert!(!common::accepts(&grammar, "1"));
+        }
     }
 }
 
@@ -169,5 +201,40 @@ fn hostile_rules_are_refused_or_followed_within_bounds() {
                 "{error} {rule:?}"
             );
         }
+    }
+}
+
+/// Lengths are counted, not copied: a string of exactly the longest length is followed to its end, mask by mask.
+#[test]
+fn a_string_of_ten_thousand_characters_is_counted_to_the_last() {
+    const LENGTH: usize = 10_000;
+    for (schema, character) in [
+        (json!({"type": "string", "maxLength": LENGTH}), "é"),
+        (
+            json!({"type": "string", "minLength": LENGTH, "maxLength": LENGTH, "pattern": "^[a-c]*$"}),
+            "b",
+        ),
+    ] {
+        let grammar = grammar(&Rule::JsonSchema(schema)).unwrap();
+        let mut matcher = Matcher::new(&grammar, false);
+        let ids = |text: &str| {
+            let special = glim_text::Special::Text;
+            common::tokenizer().encode(text, special).unwrap()
+        };
+        let mut mask = vec![u32::MAX; VOCABULARY.mask_words()];
+        for id in ids("\"") {
+            matcher.accept(id).unwrap();
+        }
+        for _ in 0..LENGTH {
+            for id in ids(character) {
+                mask.fill(u32::MAX);
+                matcher.restrict(&mut mask).unwrap();
+                matcher.accept(id).unwrap();
+            }
+        }
+        assert!(matcher.clone().accept(ids(character)[0]).is_err());
+        assert_eq!(common::allowed(&mut matcher), ids("\""));
+        matcher.accept(ids("\"")[0]).unwrap();
+        matcher.accept(stop()).unwrap();
     }
 }

@@ -60,6 +60,11 @@ fn cases() -> Vec<(Json, Vec<&'static str>, Vec<&'static str>)> {
             vec!["15", "105"],
         ),
         (
+            json!({"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 50}),
+            vec!["0.25", "7", "49.9"],
+            vec!["0.255", "51", "1e1"],
+        ),
+        (
             json!({"type": "number"}),
             vec!["0", "-1.5", "2e10", "1.25E-3"],
             vec![".5", "1.", "Infinity", "0x1", "1e"],

@@ -58,6 +58,8 @@ fn what_is_not_followed_is_named_with_its_place() {
             json!({"allOf": [{"multipleOf": 3}, {"multipleOf": 4}]}),
             "multipleOf",
         ),
+        (json!({"multipleOf": 4294967295u32}), "multipleOf"),
+        (json!({"multipleOf": 1e-9}), "multipleOf"),
         (
             json!({"type": "object", "minProperties": 3}),
             "minProperties",
@@ -167,6 +169,14 @@ fn what_no_value_satisfies_is_named_with_its_place() {
         ),
         (
             json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
+            "#",
+        ),
+        (
+            json!({"type": "object", "required": ["a"], "additionalProperties": {"$ref": "#"}}),
+            "#",
+        ),
+        (
+            json!({"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#"}}),
             "#",
         ),
         (json!({"$ref": "#"}), "#"),

@@ -297,3 +297,43 @@ fn tools_that_cannot_be_enforced_are_named() {
         assert_eq!(error.to_string(), message);
     }
 }
+
+#[test]
+fn a_hundred_tools_of_a_dozen_arguments_are_one_grammar() {
+    let kinds = [
+        json!({"type": "string", "description": "a text"}),
+        json!({"type": "integer", "minimum": 0}),
+        json!({"type": "boolean", "default": false}),
+        json!({"type": "string", "enum": ["a", "b", "c"]}),
+        json!({"type": "array", "items": {"type": "string"}}),
+        json!({"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}),
+    ];
+    let tool = |i: usize| {
+        let arguments = (0..12).map(|j| {
+            (
+                format!("argument_{j}"),
+                kinds[(i + j) % kinds.len()].clone(),
+            )
+        });
+        let properties: Map<String, Json> = arguments.collect();
+        json!({"type": "function", "function": {"name": format!("tool_{i}"), "parameters": {
+            "type": "object", "properties": properties, "required": ["argument_0"]}}})
+    };
+    let tools: Vec<Json> = (0..100).map(tool).collect();
+    let grammar = grammar(&Rule::ToolCalls {
+        tools,
+        only: None,
+        parallel: true,
+    })
+    .unwrap();
+    let text = "<tool_call>tool_78<arg_key>argument_0</arg_key><arg_value>some text</arg_value><arg_key>argument_5</arg_key><arg_value>{\"x\": 1.5}</arg_value></tool_call>";
+    assert_eq!(follow(&grammar, false, &template_ids(text)), Ok(()));
+    assert!(
+        follow(
+            &grammar,
+            false,
+            &template_ids("<tool_call>tool_100</tool_call>")
+        )
+        .is_err()
+    );
+}

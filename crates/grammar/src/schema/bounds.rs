@@ -73,6 +73,14 @@ pub(super) fn numbers(
         if !value.as_f64().is_some_and(|value| value > 0.0) {
             return Err(wrong(&at, value, "a number above zero"));
         }
+        if !value.as_f64().is_some_and(is_short) {
+            return Err(GrammarError::Keyword {
+                path: path.to_owned(),
+                keyword: "multipleOf".to_owned(),
+                reason: format!("is {value}, of too many digits"),
+                advice: "use a number of at most 8 digits, 6 of them after the point",
+            });
+        }
         out.insert("multipleOf".to_owned(), value.clone());
     }
     let bound = |keyword: &str, exclusive: &str| side(map, path, keyword, exclusive);
@@ -192,6 +200,16 @@ fn rounded(number: &Number, round: fn(f64) -> f64) -> i128 {
         let value = round(number.as_f64().unwrap_or(0.0));
         value.clamp(-1e30, 1e30) as i128
     })
+}
+
+/// Whether llguidance, which follows remainders in 32 bits, unchecked, can take a number as a divisor.
+fn is_short(number: f64) -> bool {
+    let text = number.to_string();
+    let decimals = text
+        .split_once('.')
+        .map_or(0, |(_, decimals)| decimals.len());
+    let digits = text.trim_start_matches(['0', '.']).replace('.', "");
+    digits.len() <= 8 && decimals <= 6
 }
 
 fn decimal_chars(number: &Number) -> usize {

@@ -246,12 +246,22 @@ fn own_value(map: &Map<String, Json>, finite: &HashMap<&str, bool>) -> bool {
     }
     let object = || {
         let required = map.get("required").and_then(Json::as_array);
-        required.into_iter().flatten().all(|name| {
+        // A name that is not declared may match a pattern; else it is among the additional ones.
+        let rest = match map.contains_key("patternProperties") {
+            true => None,
+            false => map.get("additionalProperties"),
+        };
+        let has_required = required.into_iter().flatten().all(|name| {
             let declared = name
                 .as_str()
                 .and_then(|name| map.get("properties")?.get(name));
-            declared.is_none_or(|part| has_value(part, finite))
-        })
+            declared.or(rest).is_none_or(|part| has_value(part, finite))
+        });
+        let least = map.get("minProperties").and_then(Json::as_u64).unwrap_or(0);
+        let declared = map.get("properties").and_then(Json::as_object);
+        let possible = declared.into_iter().flatten();
+        let possible = possible.filter(|(_, part)| has_value(part, finite)).count() as u64;
+        has_required && (possible >= least || rest.is_none_or(|part| has_value(part, finite)))
     };
     let array = || {
         let least = map.get("minItems").and_then(Json::as_u64).unwrap_or(0);

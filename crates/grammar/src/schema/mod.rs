@@ -33,22 +33,15 @@ pub(crate) struct Normal {
     pub(crate) schema: Json,
     /// Where the root stands, for messages.
     pub(crate) path: String,
+    /// Number of sub-schemas.
+    pub(crate) nodes: usize,
     /// Where each definition stood, by its new name.
     origins: HashMap<String, String>,
 }
 
 /// Rewrites a schema. `path` is where it stands, for messages.
 pub(crate) fn normalise(schema: &Json, path: &str) -> Result<Normal, GrammarError> {
-    normalise_counting(schema, path, &mut 0)
-}
-
-/// As [`normalise`], with the sub-schemas of several schemas counted together.
-pub(crate) fn normalise_counting(
-    schema: &Json,
-    path: &str,
-    nodes: &mut usize,
-) -> Result<Normal, GrammarError> {
-    let (normal, one_ofs) = walk::run(schema, path, nodes)?;
+    let (normal, one_ofs) = walk::run(schema, path)?;
     for one_of in &one_ofs {
         disjoint::check(one_of, &normal)?;
     }
@@ -74,6 +67,7 @@ impl Normal {
         Self {
             schema: self.alone(schema),
             path,
+            nodes: self.nodes,
             origins: self.origins.clone(),
         }
     }

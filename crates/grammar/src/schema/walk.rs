@@ -19,7 +19,7 @@ const TYPES: [&str; 7] = [
 struct Walk<'a> {
     root: &'a Json,
     path: &'a str,
-    nodes: &'a mut usize,
+    nodes: usize,
     text_bytes: usize,
     /// New names of definitions, by the pointer at which they stand.
     names: HashMap<String, String>,
@@ -30,15 +30,11 @@ struct Walk<'a> {
 
 type Out = Map<String, Json>;
 
-pub(super) fn run(
-    root: &Json,
-    path: &str,
-    nodes: &mut usize,
-) -> Result<(Normal, Vec<OneOf>), GrammarError> {
+pub(super) fn run(root: &Json, path: &str) -> Result<(Normal, Vec<OneOf>), GrammarError> {
     let mut walk = Walk {
         root,
         path,
-        nodes,
+        nodes: 0,
         text_bytes: 0,
         names: HashMap::new(),
         pending: Vec::new(),
@@ -67,6 +63,7 @@ pub(super) fn run(
     let normal = Normal {
         schema: Json::Object(schema),
         path: path.to_owned(),
+        nodes: walk.nodes,
         origins,
     };
     Ok((normal, walk.one_ofs))
@@ -79,8 +76,8 @@ fn target<'a>(root: &'a Json, pointer: &str) -> Option<&'a Json> {
 
 impl Walk<'_> {
     fn schema(&mut self, schema: &Json, path: &str, depth: usize) -> Result<Json, GrammarError> {
-        *self.nodes += 1;
-        limit("the number of sub-schemas", *self.nodes, MAX_SCHEMA_NODES)?;
+        self.nodes += 1;
+        limit("the number of sub-schemas", self.nodes, MAX_SCHEMA_NODES)?;
         limit("the nesting of the schema", depth, MAX_SCHEMA_DEPTH)?;
         let map = match schema {
             Json::Bool(_) => return Ok(schema.clone()),

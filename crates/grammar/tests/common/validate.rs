@@ -5,6 +5,17 @@ use serde_json::{Map, Value as Json};
 
 /// Why a value does not satisfy a schema.
 pub fn validate(value: &Json, schema: &Json, root: &Json) -> Result<(), String> {
+    check(value, schema, root, 0)
+}
+
+/// References that lead back without looking into the value say nothing: so deep, the value does not satisfy them.
+const MAX_LOOP: usize = 12;
+
+/// `loops` counts the references on the way here from this value.
+fn check(value: &Json, schema: &Json, root: &Json, loops: usize) -> Result<(), String> {
+    if loops > MAX_LOOP {
+        return Err("a reference to itself".to_owned());
+    }
     let map = match schema {
         Json::Bool(true) => return Ok(()),
         Json::Object(map) => map,
@@ -16,10 +27,15 @@ pub fn validate(value: &Json, schema: &Json, root: &Json) -> Result<(), String> 
     let list = |keyword: &str| map.get(keyword).and_then(Json::as_array);
     let number = |keyword: &str| map.get(keyword).and_then(Json::as_f64);
     let fail = |keyword: &str| Err(format!("{keyword}: {value} against {schema}"));
-    let valid = |value: &Json, schema: &Json| validate(value, schema, root).is_ok();
+    let valid = |value: &Json, schema: &Json| check(value, schema, root, loops).is_ok();
 
     if let Some(reference) = map.get("$ref").and_then(Json::as_str) {
-        validate(value, root.pointer(&reference[1..]).unwrap(), root)?;
+        check(
+            value,
+            root.pointer(&reference[1..]).unwrap(),
+            root,
+            loops + 1,
+        )?;
     }
     match map.get("type") {
         Some(Json::String(name)) if !is(value, name) => return fail("type"),
@@ -36,7 +52,7 @@ pub fn validate(value: &Json, schema: &Json, root: &Json) -> Result<(), String> 
     }
     if let Some(parts) = list("allOf") {
         for part in parts {
-            validate(value, part, root)?;
+            check(value, part, root, loops)?;
         }
     }
     if list("anyOf").is_some_and(|list| !list.iter().any(|part| valid(value, part))) {

@@ -79,15 +79,17 @@ pub(super) fn text_by_name(tools: &[Json], name: &str, key: &str) -> ArgumentTex
 ///
 /// A string type takes the text verbatim, except `null` where null is admitted too. Other types take it if it is JSON of
 /// that type (no NaN, no hex, no leading zeros). Without a schema it is JSON if it is any but a string. All else is
-/// the text as a string: an integer too big to be kept exactly as well.
+/// the text as a string: an integer too big to be kept exactly as well, unless any number will do.
 pub(super) fn typed(tools: &[Json], name: &str, key: &str, text: &str) -> Json {
+    let types = argument_types(parameters(tools, name).flatten(), key);
+    let rounds = types.is_some_and(|types| types.number);
     let json = || {
         serde_json::from_str::<Json>(text)
             .ok()
             .map(without_negative_zero)
-            .filter(|json| !is_inexact_integer(json, text))
+            .filter(|json| rounds || !is_inexact_integer(json, text))
     };
-    let value = match argument_types(parameters(tools, name).flatten(), key) {
+    let value = match types {
         None => json().filter(|json| !json.is_string()),
         Some(types) if types.string => (types.null && text.trim() == "null").then_some(Json::Null),
         Some(types) => json().filter(|json| types.admit(json)),
@@ -256,6 +258,11 @@ mod tests {
                 "i",
                 "123456789012345678901234567890",
                 json!("123456789012345678901234567890"),
+            ),
+            (
+                "n",
+                "123456789012345678901234567890",
+                json!(123456789012345678901234567890f64),
             ),
             ("i?", "null", json!(null)),
             ("n", "1.5", json!(1.5)),
