@@ -43,7 +43,6 @@ class Figures:
     ttft: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     health: list[float] = field(default_factory=list)
-    late: list[float] = field(default_factory=list)
     memory: list[tuple[float, float]] = field(default_factory=list)
     tokens: int = 0
 
@@ -132,7 +131,10 @@ def samples(text: str) -> dict[str, float]:
 
 
 def total(metrics: dict[str, float], name: str) -> float:
-    return sum(value for key, value in metrics.items() if key == name or key.startswith(name + "{"))
+    found = [value for key, value in metrics.items() if key == name or key.startswith(name + "{")]
+    if not found:
+        raise KeyError(f"/metrics has no {name}")
+    return sum(found)
 
 
 async def metrics(url: str) -> dict[str, float]:
@@ -236,9 +238,10 @@ async def client(number: int, args: argparse.Namespace, until: float, seen: Figu
             await asyncio.sleep(0.1)
 
 
-async def watch_health(args: argparse.Namespace, until: float, seen: Figures) -> None:
-    """Asks on one connection, as a kubelet with keep-alive does. What the loop of this script itself is late by is told apart."""
-    connection = None
+async def watch_health(args: argparse.Namespace) -> dict:
+    """Asks on one connection, as a kubelet with keep-alive does."""
+    times, faults, connection = [], [], None
+    until = time.perf_counter() + args.seconds
     while time.perf_counter() < until:
         due = time.perf_counter() + HEALTH_EVERY
         try:
@@ -249,14 +252,25 @@ async def watch_health(args: argparse.Namespace, until: float, seen: Figures) ->
             await connection.send("GET", "/health", keep=True)
             status, headers = await connection.head()
             await connection.body(headers)
-            seen.health.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - began)
             if status != 200:
-                seen.fault(f"/health: {status}")
+                faults.append(f"/health: {status}")
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
-            seen.fault(f"/health: {type(error).__name__}: {error}")
+            faults.append(f"/health: {type(error).__name__}: {error}")
             connection = None
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        seen.late.append(max(0.0, time.perf_counter() - due))
+    return {"times": times, "faults": faults}
+
+
+async def watch_health_elsewhere(args: argparse.Namespace, seen: Figures) -> None:
+    """In a process of its own: the clients here would be measured too."""
+    command = [sys.executable, __file__, "--watch-health", "--url", args.url, "--seconds", str(args.seconds)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    result = json.loads(output)
+    seen.health = result["times"]
+    for fault in result["faults"]:
+        seen.fault(fault)
 
 
 async def watch_memory(args: argparse.Namespace, began: float, until: float, seen: Figures) -> None:
@@ -303,7 +317,7 @@ async def run(args: argparse.Namespace) -> dict:
     began = time.perf_counter()
     until = began + args.seconds
     clients = [client(number, args, until, seen) for number in range(args.clients)]
-    await asyncio.gather(*clients, watch_health(args, until, seen), watch_memory(args, began, until, seen))
+    await asyncio.gather(*clients, watch_health_elsewhere(args, seen), watch_memory(args, began, until, seen))
     took = time.perf_counter() - began
     after, settled = await settle(args.url)
 
@@ -317,7 +331,9 @@ async def run(args: argparse.Namespace) -> dict:
         "waiting": total(after, "vllm:num_requests_waiting"),
         "kv_cache_usage": total(after, "vllm:kv_cache_usage_perc"),
     }
-    ended = {key.split("=", 1)[1].strip('"}'): value for key, value in after.items() if key.startswith("glim:cancelled_total")}
+    states = ("queued", "prefill", "decode")
+    cancelled = [(key, value) for key, value in after.items() if key.startswith("glim:cancelled_total{")]
+    ended = {state: value for state in states for key, value in cancelled if f'state="{state}"' in key}
     checks = {
         "no_fault": not seen.ends["fault"],
         "only_200_and_429": set(seen.statuses) <= {"200", "429"},
@@ -341,7 +357,6 @@ async def run(args: argparse.Namespace) -> dict:
         "ttft_ms": spread(seen.ttft),
         "gap_ms": spread(seen.gaps),
         "health_ms": health,
-        "script_late_ms": spread(seen.late),
         "memory_mib": {
             "first": round(seen.memory[0][1] / 2**20, 1) if seen.memory else None,
             "most": round(max(size for _, size in seen.memory) / 2**20, 1) if seen.memory else None,
@@ -366,7 +381,12 @@ def main() -> int:
     parser.add_argument("--model", help="name to ask for; the server's default without it")
     parser.add_argument("--api-key")
     parser.add_argument("--seed", type=int, default=1)
-    result = asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--watch-health", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.watch_health:
+        print(json.dumps(asyncio.run(watch_health(args))))
+        return 0
+    result = asyncio.run(run(args))
     print(json.dumps(result, indent=1))
     return 0 if result["ok"] else 1
 

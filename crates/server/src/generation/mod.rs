@@ -42,6 +42,8 @@ pub(crate) struct Generation {
     /// By prompt, once the first of its answers has started.
     cached_tokens: Vec<Option<usize>>,
     clock: Clock,
+    /// By choice.
+    last_tokens: Vec<Option<Instant>>,
     metrics: Arc<Metrics>,
     /// Counts until the answers are sent, or the client has gone.
     _in_flight: InFlight,
@@ -109,6 +111,7 @@ pub(crate) async fn start(
         running,
         choices,
         cached_tokens: vec![None; spec.prompts.len()],
+        last_tokens: vec![None; spec.choices() as usize],
         clock: Clock {
             arrived,
             queued,
@@ -206,7 +209,7 @@ impl Generation {
                 self.cached_tokens[prompt].get_or_insert(cached_tokens);
             }
             What::Token { token, logprobs } => {
-                self.tick(at);
+                self.tick(choice, at);
                 let logprob = logprobs.map(|logprobs| TokenLogprob {
                     token,
                     logprob: logprobs.token,
@@ -229,11 +232,11 @@ impl Generation {
     }
 
     /// Keeps the times of a token.
-    fn tick(&mut self, at: Instant) {
-        match self.clock.last_token {
+    fn tick(&mut self, choice: u32, at: Instant) {
+        match self.last_tokens[choice as usize].replace(at) {
             Some(last) => self.metrics.inter_token(at.saturating_duration_since(last)),
             None => {
-                self.clock.first_token = Some(at);
+                self.clock.first_token.get_or_insert(at);
                 let started = self.clock.started.unwrap_or(self.clock.queued);
                 let prefill = at.saturating_duration_since(started);
                 let ttft = at.saturating_duration_since(self.clock.arrived);
@@ -296,15 +299,12 @@ impl Generation {
         let between = |from: Option<Instant>, to: Option<Instant>| {
             Some(to?.saturating_duration_since(from?))
         };
-        let usage = self.usage();
         RequestTimes {
             e2e: arrived.elapsed(),
             queue: between(Some(queued), started).unwrap_or_else(|| queued.elapsed()),
             prefill: between(started, first_token).unwrap_or(Duration::ZERO),
             decode: between(first_token, last_token).unwrap_or(Duration::ZERO),
-            prompt_tokens: usage.prompt_tokens,
-            completion_tokens: usage.completion_tokens,
-            n: self.choices.len(),
+            answers: self.choices.iter().map(Choice::tokens).collect(),
         }
     }
 }

@@ -115,12 +115,19 @@ impl KvPublisher {
             .build()
             .and_then(|runtime| spawn(runtime, sockets, shared))
             .map_err(|source| KvEventsError::Thread { source })?;
-        Ok(Self {
+        let publisher = Self {
             queue,
             endpoint,
             replay_endpoint,
             thread: Some(thread),
-        })
+        };
+        tracing::info!(
+            endpoint = publisher.endpoint(),
+            replay_endpoint = publisher.replay_endpoint(),
+            topic = config.topic,
+            "publishing events of the prefix cache"
+        );
+        Ok(publisher)
     }
 
     /// Publishes the events of a step as one batch; nothing if there are none. Never waits.

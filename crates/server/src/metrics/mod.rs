@@ -114,7 +114,8 @@ impl Metrics {
     /// failed, are not counted: they would make the service look faster than it is.
     pub(crate) fn finished(&self, times: &RequestTimes, reason: &str) {
         let ending = Ending::of(reason);
-        self.vllm.request_success(ending).inc_by(times.n as u64);
+        let answers = times.answers.len() as u64;
+        self.vllm.request_success(ending).inc_by(answers);
         if matches!(ending, Ending::Stop | Ending::Length) {
             self.vllm.observe_times(times);
         }

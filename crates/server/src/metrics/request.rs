@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// What is known of a request at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestTimes {
     /// Arrival to the end.
     pub(crate) e2e: Duration,
@@ -16,12 +16,8 @@ pub(crate) struct RequestTimes {
     pub(crate) prefill: Duration,
     /// First token to the last.
     pub(crate) decode: Duration,
-    /// Tokens of all prompts.
-    pub(crate) prompt_tokens: usize,
-    /// Tokens of all answers.
-    pub(crate) completion_tokens: usize,
-    /// Answers.
-    pub(crate) n: usize,
+    /// Tokens of each answer.
+    pub(crate) answers: Vec<usize>,
 }
 
 /// Where a request was when its client went away.
@@ -54,10 +50,14 @@ impl RequestTimes {
         self.prefill.saturating_add(self.decode)
     }
 
-    /// The mean time between the tokens of an answer; `None` if none has two.
+    /// Tokens of the longest answer.
+    pub(super) fn longest(&self) -> usize {
+        self.answers.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The mean time between the tokens of the longest answer, which decoding lasted for; `None` if it has less than two.
     pub(super) fn per_output_token(&self) -> Option<Duration> {
-        let answers = self.n.max(1);
-        let gaps = (self.completion_tokens / answers).checked_sub(1)?;
+        let gaps = self.longest().checked_sub(1)?;
         self.decode.checked_div(u32::try_from(gaps).ok()?)
     }
 }
@@ -102,10 +102,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(n: usize, completion_tokens: usize, decode_ms: u64, expected_ms: Option<u64>) {
+    fn check(answers: &[usize], decode_ms: u64, expected_ms: Option<u64>) {
         let times = RequestTimes {
-            n,
-            completion_tokens,
+            answers: answers.to_vec(),
             decode: Duration::from_millis(decode_ms),
             ..RequestTimes::default()
         };
@@ -117,11 +116,11 @@ mod tests {
 
     #[test]
     fn the_mean_time_of_a_token_needs_two_in_an_answer() {
-        check(1, 4, 30, Some(10));
-        check(2, 8, 30, Some(10));
-        check(1, 1, 0, None);
-        check(1, 0, 0, None);
-        check(2, 2, 5, None);
-        check(0, 0, 0, None);
+        check(&[4], 30, Some(10));
+        check(&[2, 4, 1], 30, Some(10));
+        check(&[1], 0, None);
+        check(&[0], 0, None);
+        check(&[1, 1], 5, None);
+        check(&[], 0, None);
     }
 }

@@ -203,8 +203,11 @@ impl Vllm {
             self.request_time_per_output_token
                 .observe(mean.as_secs_f64());
         }
-        let tokens = times.completion_tokens as f64;
-        self.request_generation_tokens.observe(tokens);
+        for tokens in &times.answers {
+            self.request_generation_tokens.observe(*tokens as f64);
+        }
+        self.request_max_num_generation_tokens
+            .observe(times.longest() as f64);
     }
 
     /// The engine counts for itself; its sums are taken over as they are.

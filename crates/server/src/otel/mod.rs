@@ -20,6 +20,10 @@ use tracing::Span;
 pub use export::{Otel, OtelError};
 
 /// What a trace tells of a generation.
+#[cfg_attr(
+    not(feature = "otel"),
+    expect(dead_code, reason = "the exporter reads it")
+)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GenerationTrace<'a> {
     /// The answer's id.

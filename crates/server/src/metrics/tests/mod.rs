@@ -54,16 +54,15 @@ fn busy() -> Metrics {
         queue: ms(400),
         prefill: ms(500),
         decode: ms(20),
-        prompt_tokens: 100,
-        completion_tokens: 2,
-        n: 1,
+        answers: vec![2],
     };
     metrics.finished(&times, "tool_calls");
     metrics.finished(&times, "length");
 
     metrics.cancelled(CancelState::Queued);
     metrics.finished(&times, "abort");
-    metrics.finished(&RequestTimes { n: 3, ..times }, "error");
+    let answers = vec![1, 2, 0];
+    metrics.finished(&RequestTimes { answers, ..times }, "error");
     for status in [429, 429, 503, 400, 500] {
         metrics.rejected(status);
     }
@@ -189,6 +188,8 @@ fn values_of_a_busy_server() {
     // The two that came to their end; not the cancelled and not the failed one.
     check("vllm:request_inference_time_seconds_sum", &[], 1.04);
     check("vllm:e2e_request_latency_seconds_count", &[], 2.0);
+    check("vllm:request_generation_tokens_sum", &[], 4.0);
+    check("vllm:request_max_num_generation_tokens_count", &[], 2.0);
     check("vllm:corrupted_requests_total", &[], 1.0);
     check(rejected, &[("reason", "max_num_queued_reqs")], 2.0);
     check(rejected, &[("reason", "unavailable")], 1.0);
