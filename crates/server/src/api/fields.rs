@@ -123,7 +123,7 @@ pub(crate) enum ToolChoice {
 }
 
 /// Whether the model calls tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ToolMode {
     /// It does not.

@@ -2,9 +2,13 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod content;
 pub(crate) mod fields;
+pub(crate) mod info;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod models;
 pub(crate) mod probes;
+pub(crate) mod responses;
+pub(crate) mod tokenize;
 pub(crate) mod usage;

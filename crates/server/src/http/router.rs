@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::{auth, observe};
-use crate::api::{chat, completions, models, probes};
+use crate::api::{chat, completions, info, messages, models, probes, responses, tokenize};
 use crate::error::{ApiError, ErrorKind};
 use crate::state::AppState;
 
@@ -26,7 +26,11 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/readyz", get(probes::ready))
         .route("/health/ready", get(probes::ready))
         .route("/startup", get(probes::startup))
-        .route("/metrics", get(probes::metrics));
+        .route("/metrics", get(probes::metrics))
+        .merge(messages::routes())
+        .merge(responses::routes())
+        .merge(tokenize::routes())
+        .merge(info::routes());
     if config.web_page {
         routes = routes.merge(crate::web::routes());
     }
