@@ -60,7 +60,7 @@ impl Requests {
             ..EngineOptions::default()
         };
         let setup = placement.setup(Math::Fast);
-        let mut engine = loader::engine_with(checkpoint, setup, options, ui)?;
+        let mut engine = loader::engine_with(checkpoint, setup, options, ui, &|_| ())?;
         // The first steps find caches and pages cold.
         concurrent(&mut engine, 1, self.request_prompt, 2)?;
         let mut runs = Vec::new();
