@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+from typing import Annotated, Literal
 
 import openai
 import pytest
 from conftest import until
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from world import GREEDY, POEM, SUM, SUM_ANSWER, SUM_REASONING, WEATHER, WEATHER_TOOL
+
+
+def reasoning_of(choice):
+    """It is left out if there is none."""
+    return getattr(choice.message, "reasoning_content", "")
 
 
 def test_a_sum_is_answered_with_its_reasoning_beside_it(client):
@@ -36,7 +42,7 @@ def test_a_stream_joins_to_the_whole_answer(client, messages, sampling):
     assert deltas[0].role == "assistant"
     assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
     reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
-    assert reasoning == (whole.choices[0].message.reasoning_content or "")
+    assert reasoning == reasoning_of(whole.choices[0])
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
     assert chunks[-1].choices == []
@@ -55,8 +61,8 @@ def test_usage_may_come_with_every_chunk(client):
 def test_thinking_can_be_turned_off(client):
     body = {"chat_template_kwargs": {"enable_thinking": False}}
     message = client.chat.completions.create(messages=SUM, extra_body=body, **GREEDY).choices[0].message
-    assert message.content == SUM_ANSWER
-    assert not getattr(message, "reasoning_content", None)
+    assert message.content == "27 + 58 = 85."
+    assert not hasattr(message, "reasoning_content")
 
 
 def test_a_tool_is_called_and_its_result_is_used(client):
@@ -105,18 +111,24 @@ def test_a_call_can_be_required_named_or_forbidden(client):
     assert none.finish_reason != "tool_calls"
 
 
-class Person(BaseModel):
-    name: str
-    age: int
-    colours: list[str]
+class Colour(BaseModel):
+    """Without a text or a list of any length: so small a model might not come to its end."""
+
+    name: Literal["red", "green", "dark \"blue\""]
+    warm: bool
+    shade: Annotated[int, Field(ge=1, le=40)]
 
 
 def test_an_answer_has_the_form_of_a_schema(client):
-    messages = [{"role": "user", "content": "Tell me about a person."}]
-    parsed = client.chat.completions.parse(messages=messages, response_format=Person, max_tokens=400, **GREEDY)
+    messages = [{"role": "user", "content": "Name a colour."}]
+    parsed = client.chat.completions.parse(messages=messages, response_format=Colour, **GREEDY)
     choice = parsed.choices[0]
     assert choice.finish_reason == "stop"
-    assert isinstance(choice.message.parsed, Person)
+    assert isinstance(choice.message.parsed, Colour)
+
+    with client.chat.completions.stream(messages=messages, response_format=Colour, **GREEDY) as stream:
+        stream.until_done()
+        assert stream.get_final_completion().choices[0].message.parsed == choice.message.parsed
 
 
 def test_an_answer_has_the_form_of_an_object_a_choice_a_pattern(client):
@@ -148,7 +160,7 @@ def test_choices_differ_and_a_seed_repeats_them(client):
         answer = client.chat.completions.create(model="tiny-glm5", messages=POEM, n=3, seed=11, temperature=1.5, max_tokens=24)
         assert answer.usage.completion_tokens <= 3 * 24
         assert [choice.index for choice in answer.choices] == [0, 1, 2]
-        return [(choice.message.content, choice.message.reasoning_content) for choice in answer.choices]
+        return [(choice.message.content, reasoning_of(choice)) for choice in answer.choices]
 
     first = ask()
     assert len(set(first)) > 1

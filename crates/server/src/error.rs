@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 use glim_engine::EngineError;
 use glim_text::TextError;
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
 /// Seconds after which a refused client may try again.
@@ -105,8 +104,8 @@ struct ErrorObject {
     kind: &'static str,
     /// The field of the request that it is about.
     param: Option<String>,
-    /// For programs: a name such as `context_length_exceeded`, or the status.
-    code: Value,
+    /// For programs: a name such as `context_length_exceeded`. Never a number, as vLLM has it: strict clients read OpenAI's type.
+    code: Option<&'static str>,
 }
 
 impl ApiError {
@@ -180,16 +179,12 @@ impl ApiError {
 
     /// The body.
     pub(crate) fn body(&self) -> ErrorBody {
-        let code = match self.code {
-            Some(code) => Value::from(code),
-            None => Value::from(self.kind.status().as_u16()),
-        };
         ErrorBody {
             error: ErrorObject {
                 message: self.message.clone(),
                 kind: self.kind.name(),
                 param: self.param.clone(),
-                code,
+                code: self.code,
             },
         }
     }

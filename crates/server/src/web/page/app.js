@@ -13,7 +13,8 @@ const $ = (id) => document.getElementById(id);
 /** How often a refusal that will pass (429, 503) is asked again by itself, and how long to wait if the server does not say. */
 const RETRIES = 5;
 const RETRY_SECONDS = 2;
-/** Between two looks at the server's metrics, and at a model that is still loading. */
+/** Between two looks at the server's metrics, while an answer comes and otherwise, and at a model that is still loading. */
+const METRICS_BUSY_MS = 1000;
 const METRICS_MS = 3000;
 const LOADING_MS = 2000;
 /** How much of an answer is read out when it is whole. */
@@ -179,6 +180,7 @@ class Chat {
     const view = this.#views.at(-1);
     say("Answering.");
     this.#follow = true;
+    pollMetrics();
     try {
       for (let attempt = 0; !(await this.#stream(body, message, view, abort.signal, attempt)); attempt += 1);
     } finally {
@@ -440,15 +442,20 @@ function showServer() {
 }
 
 let timer = 0;
+let looks = 0;
 
-/** Looks at the metrics, now and then while the page is in sight. */
+/** Looks at the metrics, now and again while the page is in sight. */
 async function pollMetrics() {
   clearTimeout(timer);
+  const look = (looks += 1);
   if (document.hidden || document.body.classList.contains("offline")) return;
   try {
-    server.metrics = await metrics({ key: panel.key });
+    const now = await metrics({ key: panel.key });
+    if (look !== looks) return;
+    server.metrics = now;
     showServer();
   } catch (error) {
+    if (look !== looks) return;
     // Not offered here: a server may keep its metrics to itself.
     if (error.status >= 400 && error.status < 500) return;
     if (error.status === 0) {
@@ -458,7 +465,7 @@ async function pollMetrics() {
       return;
     }
   }
-  timer = setTimeout(pollMetrics, METRICS_MS);
+  timer = setTimeout(pollMetrics, talk.busy ? METRICS_BUSY_MS : METRICS_MS);
 }
 
 document.addEventListener("visibilitychange", () => document.hidden || pollMetrics());

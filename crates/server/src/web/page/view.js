@@ -222,7 +222,8 @@ export class MessageView {
       this.error.replaceChildren();
       return;
     }
-    const title = [error.status || null, error.code ?? (error.type || null)].filter((part) => part !== null).join(" · ");
+    const kind = typeof error.code === "string" ? error.code : error.type;
+    const title = [error.status, kind].filter((part) => part).join(" · ");
     const line = el("p", {}, el("strong", { textContent: title || "Error" }), " ", el("span", { textContent: error.message }));
     const retry = el("div", { className: "retry" });
     if (error.wait) {
