@@ -27,7 +27,7 @@ pub struct EngineStats {
     pub steps: u64,
     /// What the last of them ran.
     pub last_step: StepSize,
-    /// Tokens of prompts that were not in the cache, by the reason (see `docs/serving.md` and [`crate::MissReason`]).
+    /// Tokens of prompts that were not in the cache, by the [reason](crate::MissReason).
     pub cache_misses: [(&'static str, u64); MISS_REASONS],
 }
 

@@ -20,6 +20,7 @@ mod kv_events;
 mod lifecycle;
 mod metrics;
 mod model;
+mod otel;
 mod server;
 mod state;
 mod web;
@@ -28,4 +29,6 @@ pub use config::{ApiKeys, ApiKeysError, SamplingDefaults, ServerConfig};
 pub use kv_events::{BUFFER_BATCHES, KvEncoding, KvEventsConfig, KvEventsError, KvHashes};
 pub use lifecycle::Lifecycle;
 pub use model::{Loaded, ModelInfo, TypeShare};
+#[cfg(feature = "otel")]
+pub use otel::{Otel, OtelError};
 pub use server::{ServeError, Server, Stopper};

@@ -49,6 +49,7 @@ pub use detok::{ControlTokens, Detokenizer};
 pub use error::TextError;
 pub use parse::Piece;
 pub use parse::glm::GlmParser;
+pub use parse::schema::{ArgumentText, argument_text};
 pub use split::{MAX_BLANK_RUN, Splitter};
 pub use stop::{StopStrings, Stopped};
 pub use template::{ChatRequest, ChatTemplate, Rendered};

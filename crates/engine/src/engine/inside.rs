@@ -139,6 +139,12 @@ impl Engine {
         }
     }
 
+    /// Bounds the prefill steps of what comes, within what is prepared; returns the bound until now.
+    pub(crate) fn set_max_chunk(&mut self, tokens: usize) -> usize {
+        let most = self.prefill_buckets.last().copied().unwrap_or(1);
+        self.scheduler.set_max_chunk(tokens.clamp(1, most))
+    }
+
     /// A step, without logits as a result.
     pub(crate) fn step_of(&mut self, kind: StepKind) -> Result<&Prepared, EngineError> {
         Ok(self.steps.get(kind, Head::Tokens)?)

@@ -134,8 +134,12 @@ impl PrefixIndex {
 
     /// Takes all names away, and returns the blocks that had one.
     pub(crate) fn clear(&mut self) -> Vec<BlockId> {
-        let blocks = self.blocks.drain().map(|(_, block)| block).collect();
-        self.names.fill(None);
+        self.blocks.clear();
+        // In order of their numbers, so that what follows does not depend on a hash map's.
+        let named = self.names.iter_mut().enumerate();
+        let blocks = named
+            .filter_map(|(block, name)| name.take().map(|_| BlockId(block as u32)))
+            .collect();
         self.openings.clear();
         self.evicted = Evicted::default();
         blocks

@@ -37,6 +37,9 @@ use crate::kv::{BlockHash, BlockId, Chain, Computed, KvCache};
 use crate::sequence::Sequence;
 use share::Share;
 
+/// Requests that a tick passes over at most, since others compute what they need.
+const MAX_PASSED: usize = 64;
+
 /// Names a request within one engine; later ones are larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -210,6 +213,11 @@ impl Scheduler {
         id
     }
 
+    /// Bounds the tokens of prefill steps from now on; returns the bound until now.
+    pub(crate) fn set_max_chunk(&mut self, tokens: usize) -> usize {
+        std::mem::replace(&mut self.limits.max_chunk, tokens)
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.entries.is_empty()
     }
@@ -257,6 +265,7 @@ impl Scheduler {
         let mut at = 0;
         // The next that waits stands behind this; `None`: nobody is let in any more.
         let mut behind = Some(Bound::Unbounded);
+        let mut passed = 0;
         loop {
             let running = self.running.get(at).copied();
             let waiting = behind.and_then(|bound| {
@@ -280,7 +289,10 @@ impl Scheduler {
                         at += 1;
                         behind = Some(Bound::Excluded(waiting));
                     }
-                    Entrance::Passed => behind = Some(Bound::Excluded(waiting)),
+                    Entrance::Passed => {
+                        passed += 1;
+                        behind = (passed < MAX_PASSED).then_some(Bound::Excluded(waiting));
+                    }
                     Entrance::Closed => behind = None,
                 },
             }
@@ -441,10 +453,12 @@ impl Scheduler {
                 return Entrance::Closed;
             }
         }
-        let (Some(slot), Ok(blocks)) = (self.free_slots.pop(), self.kv.acquire(&hits, new)) else {
+        let Ok(blocks) = self.kv.acquire(&hits, new) else {
             return Entrance::Closed;
         };
-        let Some(entry) = self.entries.get_mut(&urgency.id) else {
+        let (Some(slot), Some(entry)) = (self.free_slots.pop(), self.entries.get_mut(&urgency.id))
+        else {
+            self.kv.release(blocks);
             return Entrance::Closed;
         };
         let computed = hits.len() * block_size;

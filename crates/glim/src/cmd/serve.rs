@@ -17,7 +17,9 @@ use glim_server::{
 };
 
 use crate::exit::{Exit, Failure};
+use crate::kv_events::KvEventsArgs;
 use crate::loader::{self, Loading, ModelArg, TextArg};
+use crate::logs::LogArgs;
 use crate::placement::{Math, Placement, Setup};
 use crate::prompt;
 use crate::ui::Ui;
@@ -57,6 +59,10 @@ pub(crate) struct ServeArgs {
     defaults: DefaultArgs,
     #[command(flatten)]
     placement: Placement,
+    #[command(flatten)]
+    kv_events: KvEventsArgs,
+    #[command(flatten)]
+    logs: LogArgs,
 }
 
 /// Who may ask, and how.
@@ -151,6 +157,7 @@ struct DefaultArgs {
 
 pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
     args.placement.check()?;
+    let _logs = args.logs.start()?;
     let config = args.config()?;
     let template = args.template.as_deref().map(prompt::read_text).transpose()?;
     let setup = args.placement.setup(Math::Fast);
@@ -290,6 +297,7 @@ impl ServeArgs {
             max_queue: Some(self.batch.max_queue),
             defaults: self.defaults.check()?,
             web_page: !http.no_web_page,
+            kv_events: self.kv_events.config(),
             ..ServerConfig::default()
         })
     }
@@ -308,6 +316,7 @@ impl ServeArgs {
             memory: batch.memory,
             prefix_cache: !batch.no_prefix_cache,
             max_queue: Some(batch.max_queue),
+            kv_events: self.kv_events.is_on(),
             cache_tokens: Some(batch.cache_tokens.unwrap_or(context.saturating_mul(contexts))),
             ..EngineOptions::default()
         }

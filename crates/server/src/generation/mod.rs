@@ -23,6 +23,7 @@ use crate::engine_thread::{Routed, Running, What};
 use crate::error::ApiError;
 use crate::lifecycle::InFlight;
 use crate::metrics::{CancelState, Metrics, RequestTimes};
+use crate::otel::{self, GenerationTrace};
 use crate::state::AppState;
 
 /// Answers on their way.
@@ -339,6 +340,19 @@ impl Drop for Generation {
             e2e_ms = ms(times.e2e),
             "generation"
         );
+        let trace = GenerationTrace {
+            id: &self.id,
+            model: &self.model,
+            finish_reason: reason,
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+            completion_tokens: usage.completion_tokens,
+            arrived: self.clock.arrived,
+            started: self.clock.started,
+            first_token: self.clock.first_token,
+            last_token: self.clock.last_token,
+        };
+        otel::generation(&self.span, &trace);
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) async fn observe(
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let span = tracing::info_span!("request", request_id = id, %method, path);
+    crate::otel::continue_trace(&span, request.headers());
     request.extensions_mut().insert(Arrived(arrived));
 
     let mut response = next.run(request).instrument(span.clone()).await;

@@ -8,7 +8,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::Piece;
-use super::schema::{self, Verbatim};
+use super::schema::{self, ArgumentText};
 use super::tags::{Event, Tag};
 
 /// Where the machine is within a call.
@@ -157,10 +157,10 @@ impl Call {
         self.fate = if self.arguments.contains_key(&self.key) {
             Fate::Dropped
         } else {
-            match schema::verbatim(tools, &self.name, &self.key) {
-                Verbatim::Always => Fate::Streamed,
-                Verbatim::UnlessNull => Fate::StringOrNull,
-                Verbatim::No => Fate::Whole,
+            match schema::text_by_name(tools, &self.name, &self.key) {
+                ArgumentText::Verbatim => Fate::Streamed,
+                ArgumentText::VerbatimOrNull => Fate::StringOrNull,
+                ArgumentText::Json | ArgumentText::Unknown => Fate::Whole,
             }
         };
         if self.fate == Fate::Streamed {

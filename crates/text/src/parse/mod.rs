@@ -2,7 +2,7 @@
 
 mod call;
 pub(crate) mod glm;
-mod schema;
+pub(crate) mod schema;
 mod tags;
 
 /// A piece of an answer, in order. Joined, all `Content` pieces are the content, all `Reasoning` pieces the reasoning.

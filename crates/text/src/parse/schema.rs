@@ -1,8 +1,10 @@
 //! The type of a tool argument: GLM writes values as bare text, the declared JSON schema says what they are.
+//!
+//! `type` says it, or else `anyOf`, `oneOf`, `enum`, `const`, `$ref` (within the tool's parameters) or `allOf`, the first that there is.
 
 use serde_json::{Map, Value as Json};
 
-/// Deepest nesting of `anyOf` and `oneOf` that is followed.
+/// Deepest nesting of `anyOf`, `oneOf`, `allOf` and `$ref` that is followed.
 const MAX_DEPTH: usize = 16;
 
 /// The JSON types that a schema admits.
@@ -31,29 +33,46 @@ pub(super) fn is_declared(tools: &[Json], name: &str) -> bool {
     parameters(tools, name).is_some()
 }
 
-/// Whether an argument's text is its value as it stands, a string.
+/// How the text of an argument becomes its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verbatim {
-    Always,
-    /// Unless all of it is `null`, which is admitted too.
-    UnlessNull,
-    /// Its type depends on the whole text.
-    No,
+pub enum ArgumentText {
+    /// It is the value as it stands, a string.
+    Verbatim,
+    /// So too, unless all of it is `null` but for blanks.
+    VerbatimOrNull,
+    /// It is JSON of the declared types; if it is not, a string.
+    Json,
+    /// The schema does not say: it is JSON of any type but a string, or else a string.
+    Unknown,
 }
 
-/// What the schema says of argument `key` of tool `name`; `None` if it does not say.
-fn declared_types(tools: &[Json], name: &str, key: &str) -> Option<Types> {
-    let schema = parameters(tools, name)??.get("properties")?.get(key)?;
-    types(schema, 0)
+/// How the text of argument `key` of a tool becomes its value. The tool is as in a chat request.
+pub fn argument_text(tool: &Json, key: &str) -> ArgumentText {
+    let function = tool.get("function").unwrap_or(tool);
+    text_of(argument_types(function.get("parameters"), key))
 }
 
-/// Whether argument `key` of tool `name` is taken verbatim, whatever it will be.
-pub(super) fn verbatim(tools: &[Json], name: &str, key: &str) -> Verbatim {
-    match declared_types(tools, name, key) {
-        Some(types) if types.string && types.null => Verbatim::UnlessNull,
-        Some(types) if types.string => Verbatim::Always,
-        _ => Verbatim::No,
+fn text_of(types: Option<Types>) -> ArgumentText {
+    match types {
+        Some(types) if types.string && types.null => ArgumentText::VerbatimOrNull,
+        Some(types) if types.string => ArgumentText::Verbatim,
+        Some(_) => ArgumentText::Json,
+        None => ArgumentText::Unknown,
     }
+}
+
+/// What a tool's parameters say of an argument; `None` if they do not say. `additionalProperties` says it of arguments that
+/// are not declared.
+fn argument_types(parameters: Option<&Json>, key: &str) -> Option<Types> {
+    let parameters = parameters?;
+    let declared = parameters.get("properties").and_then(|map| map.get(key));
+    let schema = declared.or_else(|| parameters.get("additionalProperties"))?;
+    types(schema, parameters, 0)
+}
+
+/// As [`argument_text`], for a tool by name.
+pub(super) fn text_by_name(tools: &[Json], name: &str, key: &str) -> ArgumentText {
+    text_of(argument_types(parameters(tools, name).flatten(), key))
 }
 
 /// The value that `text` stands for as argument `key` of tool `name`.
@@ -65,9 +84,10 @@ pub(super) fn typed(tools: &[Json], name: &str, key: &str, text: &str) -> Json {
     let json = || {
         serde_json::from_str::<Json>(text)
             .ok()
+            .map(without_negative_zero)
             .filter(|json| !is_inexact_integer(json, text))
     };
-    let value = match declared_types(tools, name, key) {
+    let value = match argument_types(parameters(tools, name).flatten(), key) {
         None => json().filter(|json| !json.is_string()),
         Some(types) if types.string => (types.null && text.trim() == "null").then_some(Json::Null),
         Some(types) => json().filter(|json| types.admit(json)),
@@ -78,6 +98,12 @@ pub(super) fn typed(tools: &[Json], name: &str, key: &str, text: &str) -> Json {
 /// An integer literal that only fits a float.
 fn is_inexact_integer(json: &Json, text: &str) -> bool {
     json.is_f64() && !text.contains(['.', 'e', 'E'])
+}
+
+/// `-0` is an integer, and has no sign.
+fn without_negative_zero(json: Json) -> Json {
+    let is_zero = json.as_f64() == Some(0.0) && json.is_f64();
+    if is_zero { Json::from(0) } else { json }
 }
 
 impl Types {
@@ -129,11 +155,25 @@ impl Types {
             object: self.object || other.object,
         }
     }
+
+    fn intersection(self, other: Self) -> Self {
+        Self {
+            string: self.string && other.string,
+            // An integer is a number.
+            integer: (self.integer || self.number) && (other.integer || other.number),
+            number: self.number && other.number,
+            boolean: self.boolean && other.boolean,
+            null: self.null && other.null,
+            array: self.array && other.array,
+            object: self.object && other.object,
+        }
+    }
 }
 
-/// What a schema admits; `None` if it does not say (or says it by means not followed here, such as `$ref`).
-fn types(schema: &Json, depth: usize) -> Option<Types> {
+/// What a schema admits; `None` if it does not say, or says it by means not followed here. `root` is what `$ref` points into.
+fn types(schema: &Json, root: &Json, depth: usize) -> Option<Types> {
     let schema: &Map<String, Json> = schema.as_object().filter(|_| depth <= MAX_DEPTH)?;
+    let list = |keyword: &str| schema.get(keyword).and_then(Json::as_array);
     let mut found = Types::default();
     let mut known = true;
     match schema.get("type") {
@@ -144,18 +184,20 @@ fn types(schema: &Json, depth: usize) -> Option<Types> {
                 .all(|name| name.as_str().is_some_and(|name| found.add(name)))
         }
         _ => {
-            if let Some(alternatives) = schema
-                .get("anyOf")
-                .or_else(|| schema.get("oneOf"))
-                .and_then(Json::as_array)
-            {
+            if let Some(alternatives) = list("anyOf").or_else(|| list("oneOf")) {
                 for alternative in alternatives {
-                    found = found.union(types(alternative, depth + 1)?);
+                    found = found.union(types(alternative, root, depth + 1)?);
                 }
-            } else if let Some(values) = schema.get("enum").and_then(Json::as_array) {
+            } else if let Some(values) = list("enum") {
                 values.iter().for_each(|value| found.add_value(value));
+            } else if let Some(value) = schema.get("const") {
+                found.add_value(value);
+            } else if let Some(reference) = schema.get("$ref").and_then(Json::as_str) {
+                found = types(root.pointer(reference.strip_prefix('#')?)?, root, depth + 1)?;
             } else {
-                found.add_value(schema.get("const")?);
+                let parts = list("allOf")?.iter();
+                let said = parts.filter_map(|part| types(part, root, depth + 1));
+                found = said.reduce(Types::intersection)?;
             }
         }
     }
@@ -186,10 +228,17 @@ mod tests {
             "mixed": {"oneOf": [{"type": "integer"}, {"type": "string"}]},
             "enum": {"enum": ["1", "2"]},
             "ref": {"$ref": "#/$defs/x"},
+            "lost": {"$ref": "#/$defs/lost"},
+            "loop": {"$ref": "#/$defs/loop"},
+            "all": {"allOf": [{"minimum": 1}, {"type": ["number", "null"]}, {"type": ["integer", "string"]}]},
             "odd": {"type": "date"},
         });
         let tools = [
-            json!({"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}),
+            json!({"type": "function", "function": {"name": "f", "parameters": {
+                "properties": properties,
+                "$defs": {"x": {"enum": ["a", "b"]}, "loop": {"$ref": "#/$defs/loop"}},
+            }}}),
+            json!({"name": "map", "parameters": {"additionalProperties": {"type": "string"}}}),
         ];
         for (key, text, value) in [
             ("s", "12", json!("12")),
@@ -221,7 +270,14 @@ mod tests {
             ("any", "x", json!("x")),
             ("mixed", "3", json!("3")),
             ("enum", "1", json!("1")),
-            ("ref", "[1]", json!([1])),
+            ("ref", "[1]", json!("[1]")),
+            ("lost", "[1]", json!([1])),
+            ("loop", "[1]", json!([1])),
+            ("all", "1", json!(1)),
+            ("all", "1.5", json!("1.5")),
+            ("all", "x", json!("x")),
+            ("i", "-0", json!(0)),
+            ("n", "-0", json!(0)),
             ("odd", "7", json!(7)),
             ("unknown", "7", json!(7)),
             ("unknown", "\"7\"", json!("\"7\"")),
@@ -230,5 +286,6 @@ mod tests {
             assert_eq!(typed(&tools, "f", key, text), value, "{key}: {text}");
         }
         assert_eq!(typed(&tools, "other", "s", "12"), json!(12));
+        assert_eq!(typed(&tools, "map", "any", "12"), json!("12"));
     }
 }
