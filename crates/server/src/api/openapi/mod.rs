@@ -173,3 +173,37 @@ fn operation(endpoint: Endpoint) -> OperationBuilder {
 fn text() -> RefOr<Schema> {
     String::schema()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn no_two_schemas_share_a_name() {
+        let mut schemas = Schemas::new();
+        table::endpoints(&mut schemas);
+        let mut by_name = BTreeMap::new();
+        for (name, schema) in schemas {
+            let schema = serde_json::to_value(schema).unwrap();
+            if let Some(other) = by_name.insert(name.clone(), schema.clone()) {
+                assert_eq!(other, schema, "two schemas are called {name}");
+            }
+        }
+        assert!(by_name.len() > 60);
+    }
+
+    #[test]
+    fn no_two_operations_share_an_id() {
+        let mut ids: Vec<&str> = table::endpoints(&mut Schemas::new())
+            .into_iter()
+            .map(|endpoint| endpoint.id)
+            .collect();
+        let all = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), all);
+    }
+}
