@@ -8,6 +8,7 @@ pub(crate) mod info;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod models;
+pub(crate) mod openapi;
 pub(crate) mod probes;
 pub(crate) mod responses;
 pub(crate) mod tokenize;

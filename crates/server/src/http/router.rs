@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::{auth, observe};
-use crate::api::{chat, completions, info, messages, models, probes, responses, tokenize};
+use crate::api::{chat, completions, info, messages, models, openapi, probes, responses, tokenize};
 use crate::error::{ApiError, ErrorKind};
 use crate::state::AppState;
 
@@ -27,6 +27,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/health/ready", get(probes::ready))
         .route("/startup", get(probes::startup))
         .route("/metrics", get(probes::metrics))
+        .route("/openapi.json", get(openapi::serve))
         .merge(messages::routes())
         .merge(responses::routes())
         .merge(tokenize::routes())

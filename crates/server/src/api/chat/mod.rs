@@ -3,7 +3,7 @@
 pub(crate) mod prepare;
 pub(crate) mod request;
 pub(crate) mod response;
-mod stream;
+pub(crate) mod stream;
 
 use axum::Extension;
 use axum::extract::State;

@@ -11,6 +11,7 @@ use crate::api::fields::{
     GuidedFields, ReasoningEffort, ResponseFormat, SamplingFields, StreamOptions,
     StructuredOutputs, Thinking, ToolChoice,
 };
+use crate::api::openapi::shapes::{FunctionTool, InputMessage};
 
 /// Request of `/v1/chat/completions`.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -18,7 +19,7 @@ pub(crate) struct ChatRequest {
     /// The served model's name; left out: the one there is.
     pub(crate) model: Option<String>,
     /// The conversation: objects with `role` (system, developer, user, assistant, tool) and `content`.
-    #[schema(value_type = Vec<Object>, min_items = 1, example = json!([{"role": "user", "content": "What is 27 + 58?"}]))]
+    #[schema(value_type = Vec<InputMessage>, required = true, min_items = 1, example = json!([{"role": "user", "content": "What is 27 + 58?"}]))]
     #[serde(default)]
     pub(crate) messages: Vec<Json>,
     /// Tokens to generate at most, reasoning included; left out: up to the end of the context.
@@ -40,7 +41,7 @@ pub(crate) struct ChatRequest {
     pub(crate) stream: Option<bool>,
     pub(crate) stream_options: Option<StreamOptions>,
     /// Functions that the model may call.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(value_type = Option<Vec<FunctionTool>>)]
     pub(crate) tools: Option<Vec<Json>>,
     pub(crate) tool_choice: Option<ToolChoice>,
     /// false: the answer ends after its first call.

@@ -1,7 +1,7 @@
 //! `/v1/completions`: text goes on where the prompt ends, without a template.
 
 pub(crate) mod request;
-mod response;
+pub(crate) mod response;
 
 use axum::Extension;
 use axum::extract::State;

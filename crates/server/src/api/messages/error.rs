@@ -21,6 +21,7 @@ pub(crate) struct MessagesErrorBody {
 
 /// Always `error`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MessagesErrorTag)]
 #[serde(rename_all = "lowercase")]
 enum ErrorTag {
     Error,

@@ -10,6 +10,7 @@ pub(super) const SIGNATURE: &str = "glim-unsigned-v1";
 
 /// Response of `/v1/messages`.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Message)]
 pub(crate) struct Message {
     #[schema(example = "msg_0123456789abcdef01234567")]
     pub(crate) id: String,
@@ -31,6 +32,7 @@ pub(crate) struct Message {
 
 /// Always `message`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MessagesMessageKind)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum MessageKind {
     Message,
@@ -38,6 +40,7 @@ pub(crate) enum MessageKind {
 
 /// Always `assistant`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MessagesAssistantRole)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AssistantRole {
     Assistant,
@@ -45,6 +48,7 @@ pub(crate) enum AssistantRole {
 
 /// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = MessagesReplyBlock)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ReplyBlock {
     /// Text.
@@ -68,6 +72,7 @@ pub(crate) enum ReplyBlock {
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MessagesStopReason)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StopReason {
     /// The model ended it.
@@ -82,6 +87,7 @@ pub(crate) enum StopReason {
 
 /// Tokens of a request. `input_tokens` and `cache_read_input_tokens` together are the prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MessagesUsage)]
 pub(crate) struct Usage {
     /// Tokens of the prompt that were not in the cache. In `message_start` all of them, since the cache is not yet known to hold any.
     pub(crate) input_tokens: usize,
@@ -96,6 +102,7 @@ pub(crate) struct Usage {
 
 /// Generated tokens by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MessagesOutputTokensDetails)]
 pub(crate) struct OutputTokensDetails {
     /// Those of thinking.
     pub(crate) thinking_tokens: usize,
@@ -103,6 +110,7 @@ pub(crate) struct OutputTokensDetails {
 
 /// One event of a stream; its `type` is also the event's name.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = MessagesStreamEvent)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum StreamEvent {
     /// First: the message, still empty.
@@ -147,6 +155,7 @@ impl StreamEvent {
 
 /// The next part of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MessagesBlockDelta)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum BlockDelta {
     /// Of a text.
@@ -161,6 +170,7 @@ pub(crate) enum BlockDelta {
 
 /// How a message ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MessagesMessageEnd)]
 pub(crate) struct MessageEnd {
     pub(crate) stop_reason: StopReason,
     #[schema(required = true)]

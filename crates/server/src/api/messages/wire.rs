@@ -59,6 +59,7 @@ pub(crate) struct MessagesRequest {
 
 /// A turn of the conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = MessagesTurn)]
 pub(crate) struct Turn {
     pub(crate) role: Role,
     pub(crate) content: TextOrBlocks<Block>,
@@ -66,6 +67,7 @@ pub(crate) struct Turn {
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(as = MessagesRole)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
     User,
@@ -76,6 +78,7 @@ pub(crate) enum Role {
 
 /// A block that can only be text.
 #[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesTextBlock)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum TextBlock {
     /// Text.
@@ -84,6 +87,7 @@ pub(crate) enum TextBlock {
 
 /// A part of a turn.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = MessagesBlock)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Block {
     /// Text.
@@ -121,6 +125,7 @@ pub(crate) enum Block {
 
 /// A part of what a tool gave.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = MessagesResultBlock)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ResultBlock {
     /// Text.
@@ -131,6 +136,7 @@ pub(crate) enum ResultBlock {
 
 /// Where a document comes from.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = MessagesDocumentSource)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum DocumentSource {
     /// The text itself.
@@ -145,6 +151,7 @@ pub(crate) enum DocumentSource {
 
 /// A function that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = MessagesTool)]
 pub(crate) struct Tool {
     /// `custom`, or left out. Tools that run on Anthropic's servers are refused.
     #[serde(rename = "type")]
@@ -162,6 +169,7 @@ pub(crate) struct Tool {
 
 /// The one type of tools that there is here.
 #[derive(ToSchema)]
+#[schema(as = MessagesCustomTool)]
 #[allow(dead_code, reason = "a schema")]
 #[schema(rename_all = "lowercase")]
 pub(crate) enum CustomTool {
@@ -170,6 +178,7 @@ pub(crate) enum CustomTool {
 
 /// Which tools the model may or must call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = MessagesToolChoice)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum ToolChoice {
     /// It decides.
@@ -194,6 +203,7 @@ pub(crate) enum ToolChoice {
 
 /// Whether the model thinks before it answers.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[schema(as = MessagesThinking)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Thinking {
     /// It does.
@@ -211,6 +221,7 @@ pub(crate) enum Thinking {
 
 /// What is shown of the thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(as = MessagesThinkingDisplay)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ThinkingDisplay {
     /// All of it: nothing is summarized here.
@@ -221,6 +232,7 @@ pub(crate) enum ThinkingDisplay {
 
 /// How the model shall answer.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[schema(as = MessagesOutputConfig)]
 pub(crate) struct OutputConfig {
     /// How much it thinks, where its template knows degrees.
     pub(crate) effort: Option<ReasoningEffort>,
@@ -230,6 +242,7 @@ pub(crate) struct OutputConfig {
 
 /// What form the answer has.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = MessagesOutputFormat)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputFormat {
     /// JSON of this schema; thinking stays free.
@@ -241,6 +254,7 @@ pub(crate) enum OutputFormat {
 
 /// Response of `/v1/messages/count_tokens`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = MessagesTokenCount)]
 pub(crate) struct TokenCount {
     /// Tokens of the prompt as the model would read it, system and tools included.
     pub(crate) input_tokens: usize,

@@ -9,6 +9,7 @@ use super::wire::{Reasoning, TextConfig, Tool, ToolChoice, Truncation};
 
 /// Response of `/v1/responses`.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = ResponseObject)]
 pub(crate) struct ResponseObject {
     #[schema(example = "resp_0123456789abcdef")]
     pub(crate) id: String,
@@ -51,6 +52,7 @@ pub(crate) struct ResponseObject {
 
 /// Always `response`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponsesObjectKind)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ObjectKind {
     Response,
@@ -58,6 +60,7 @@ pub(crate) enum ObjectKind {
 
 /// How far something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponsesStatus)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
     InProgress,
@@ -69,6 +72,7 @@ pub(crate) enum Status {
 
 /// Why a response failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponseError)]
 pub(crate) struct ResponseError {
     #[schema(value_type = String, example = "server_error")]
     pub(crate) code: &'static str,
@@ -78,12 +82,14 @@ pub(crate) struct ResponseError {
 
 /// Why a response is not whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponsesIncompleteDetails)]
 pub(crate) struct IncompleteDetails {
     pub(crate) reason: IncompleteReason,
 }
 
 /// The one reason that there is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponsesIncompleteReason)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum IncompleteReason {
     /// `max_output_tokens`, or the end of the context.
@@ -92,6 +98,7 @@ pub(crate) enum IncompleteReason {
 
 /// An item of the answer.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = ResponsesOutputItem)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputItem {
     /// What the model thought.
@@ -127,6 +134,7 @@ pub(crate) enum OutputItem {
 
 /// Always `assistant`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponsesAssistantRole)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AssistantRole {
     Assistant,
@@ -134,6 +142,7 @@ pub(crate) enum AssistantRole {
 
 /// A part of an item.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = ResponsesOutputPart)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputPart {
     /// Of a message.
@@ -152,6 +161,7 @@ pub(crate) enum OutputPart {
 
 /// Tokens of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponseUsage)]
 pub(crate) struct ResponseUsage {
     pub(crate) input_tokens: usize,
     pub(crate) input_tokens_details: InputDetails,
@@ -163,6 +173,7 @@ pub(crate) struct ResponseUsage {
 
 /// Tokens of the prompt by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponsesInputDetails)]
 pub(crate) struct InputDetails {
     /// Those that were in the prefix cache already.
     pub(crate) cached_tokens: usize,
@@ -172,6 +183,7 @@ pub(crate) struct InputDetails {
 
 /// Generated tokens by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResponsesOutputDetails)]
 pub(crate) struct OutputDetails {
     /// Those of reasoning.
     pub(crate) reasoning_tokens: usize,
@@ -179,6 +191,7 @@ pub(crate) struct OutputDetails {
 
 /// An event of a stream; its `type` is also the event's name.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = ResponseEvent)]
 pub(crate) struct ResponseEvent {
     #[serde(flatten)]
     pub(crate) what: What,
@@ -188,6 +201,7 @@ pub(crate) struct ResponseEvent {
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = ResponseEventKind)]
 #[serde(tag = "type")]
 pub(crate) enum What {
     /// First.

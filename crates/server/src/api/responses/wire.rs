@@ -88,6 +88,7 @@ impl TryFrom<Map<String, Json>> for InputItem {
 
 /// An item of the conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesItem)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Item {
     /// What somebody says; the one type that may be left out.
@@ -123,6 +124,7 @@ pub(crate) enum Item {
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(as = ResponsesRole)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
     User,
@@ -134,6 +136,7 @@ pub(crate) enum Role {
 
 /// A part of a message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesPart)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Part {
     /// Text of others than the assistant.
@@ -150,6 +153,7 @@ pub(crate) enum Part {
 
 /// A part of reasoning or of its summary.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesReasoningPart)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ReasoningPart {
     /// Of the reasoning.
@@ -160,6 +164,7 @@ pub(crate) enum ReasoningPart {
 
 /// A function that the model may call.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesTool)]
 pub(crate) struct Tool {
     /// `function`: tools that run on OpenAI's servers are refused.
     #[serde(rename = "type")]
@@ -178,6 +183,7 @@ pub(crate) struct Tool {
 
 /// Always `function`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesFunctionKind)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FunctionKind {
     Function,
@@ -185,6 +191,7 @@ pub(crate) enum FunctionKind {
 
 /// Which tools the model may or must call.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesToolChoice)]
 #[serde(
     untagged,
     expecting = "expected none, auto, required, {\"type\": \"function\", \"name\": …} or {\"type\": \"allowed_tools\", \"mode\": …, \"tools\": […]}"
@@ -197,6 +204,7 @@ pub(crate) enum ToolChoice {
 
 /// It must call this one.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesNamedTool)]
 pub(crate) struct NamedTool {
     #[serde(rename = "type")]
     pub(crate) kind: FunctionKind,
@@ -205,6 +213,7 @@ pub(crate) struct NamedTool {
 
 /// It may, or must, call one of these; the others are not shown to it.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesAllowedTools)]
 pub(crate) struct AllowedTools {
     #[serde(rename = "type")]
     pub(crate) kind: AllowedToolsKind,
@@ -215,6 +224,7 @@ pub(crate) struct AllowedTools {
 
 /// Always `allowed_tools`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesAllowedToolsKind)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AllowedToolsKind {
     AllowedTools,
@@ -222,6 +232,7 @@ pub(crate) enum AllowedToolsKind {
 
 /// How much the model reasons.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesReasoning)]
 pub(crate) struct Reasoning {
     pub(crate) effort: Option<ReasoningEffort>,
     /// Accepted, of no effect: the reasoning is returned whole.
@@ -230,6 +241,7 @@ pub(crate) struct Reasoning {
 
 /// How the text of the answer is.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesTextConfig)]
 pub(crate) struct TextConfig {
     #[serde(default)]
     pub(crate) format: TextFormat,
@@ -237,6 +249,7 @@ pub(crate) struct TextConfig {
 
 /// What form the answer has.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesTextFormat)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum TextFormat {
     /// Any.
@@ -257,6 +270,7 @@ pub(crate) enum TextFormat {
 
 /// What is done with a prompt that is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResponsesTruncation)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Truncation {
     Auto,
@@ -265,6 +279,7 @@ pub(crate) enum Truncation {
 
 /// Response of `/v1/responses/input_tokens`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = ResponsesInputTokens)]
 pub(crate) struct InputTokens {
     #[schema(value_type = String, example = "response.input_tokens")]
     pub(crate) object: &'static str,
