@@ -180,7 +180,9 @@ mod tests {
 
     #[test]
     fn what_is_no_key_is_named_by_its_line_and_never_printed() {
-        let error = ApiKeys::parse("sk-aaaaaaaa\nshort\n").unwrap_err().to_string();
+        let error = ApiKeys::parse("sk-aaaaaaaa\nshort\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("line 2 "), "{error}");
         assert!(!error.contains("short"));
         assert!(ApiKeys::parse("sk with blanks").is_err());

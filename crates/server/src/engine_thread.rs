@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
 
-use glim_engine::{
-    Engine, EngineError, Event, FinishReason, GenerateRequest, Logprobs, RequestId,
-};
+use glim_engine::{Engine, EngineError, Event, FinishReason, GenerateRequest, Logprobs, RequestId};
 use glim_text::TokenId;
 use tokio::sync::{mpsc, oneshot};
 

@@ -94,11 +94,7 @@ impl Lifecycle {
 
     fn change(&self, edit: impl FnOnce(&mut Phase)) {
         let mut phase = self.0.phase.write();
-        edit(
-            phase
-                .as_deref_mut()
-                .unwrap_or(&mut Phase::Failed),
-        );
+        edit(phase.as_deref_mut().unwrap_or(&mut Phase::Failed));
     }
 
     /// From now on requests are served, unless the end has come already.

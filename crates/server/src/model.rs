@@ -112,7 +112,10 @@ impl Model {
     /// The vocabulary in the grammars' form; made when it is first needed.
     pub(crate) fn vocabulary(&self) -> Result<&Vocabulary, GrammarError> {
         let make = || Vocabulary::new(&self.tokenizer, self.vocab_size);
-        self.vocabulary.get_or_init(make).as_ref().map_err(Clone::clone)
+        self.vocabulary
+            .get_or_init(make)
+            .as_ref()
+            .map_err(Clone::clone)
     }
 
     /// The text of a token alone, U+FFFD for what is no whole character, and its bytes.

@@ -66,10 +66,10 @@ pub enum ServeError<E> {
 pub struct Server {
     config: ServerConfig,
     lifecycle: Lifecycle,
-    runtime: tokio::runtime::Runtime,
-    listener: TcpListener,
+    listener: std::net::TcpListener,
     address: SocketAddr,
     stop: watch::Sender<Stop>,
+    hears_signals: bool,
 }
 
 /// How a server is told to end.
@@ -104,24 +104,20 @@ impl Server {
     /// If the address cannot be had.
     pub fn bind<E>(config: ServerConfig) -> Result<Self, ServeError<E>> {
         let system = |what| move |source| ServeError::System { what, source };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(HTTP_THREADS)
-            .thread_name("glim-http")
-            .enable_all()
-            .build()
-            .map_err(system("threads"))?;
         let address = config.address;
-        let listener = runtime
-            .block_on(TcpListener::bind(address))
+        let listener = std::net::TcpListener::bind(address)
             .map_err(|source| ServeError::Bind { address, source })?;
+        listener
+            .set_nonblocking(true)
+            .map_err(system("a socket that does not block"))?;
         let address = listener.local_addr().map_err(system("an address"))?;
         Ok(Self {
             config,
             lifecycle: Lifecycle::new(),
-            runtime,
             listener,
             address,
             stop: watch::channel(Stop::No).0,
+            hears_signals: false,
         })
     }
 
@@ -135,27 +131,13 @@ impl Server {
         Stopper(self.stop.clone())
     }
 
-    /// Ends as SIGTERM and SIGINT say: the first drains, a second ends at once.
-    ///
-    /// # Errors
-    /// If the system does not let signals be heard.
-    #[cfg(unix)]
-    pub fn stop_on_signals<E>(&self) -> Result<(), ServeError<E>> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let _in_runtime = self.runtime.enter();
-        for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-            let mut signals = signal(kind).map_err(|source| ServeError::System {
-                what: "to hear signals",
-                source,
-            })?;
-            let stopper = self.stopper();
-            self.runtime.spawn(async move {
-                while signals.recv().await.is_some() {
-                    stopper.stop();
-                }
-            });
+    /// From [`Self::run`] on it ends as SIGTERM and SIGINT say: the first drains, a second ends at once.
+    #[must_use]
+    pub fn with_signals(self) -> Self {
+        Self {
+            hears_signals: true,
+            ..self
         }
-        Ok(())
     }
 
     /// Loads a model by `load`, on the thread that will run it, and serves it until it is told to end. Probes are answered from the
@@ -171,11 +153,25 @@ impl Server {
         let Self {
             config,
             lifecycle,
-            runtime,
             listener,
             stop,
+            hears_signals,
             ..
         } = self;
+        let system = |what| move |source| ServeError::System { what, source };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(HTTP_THREADS)
+            .thread_name("glim-http")
+            .enable_all()
+            .build()
+            .map_err(system("threads"))?;
+        let listener = {
+            let _in_runtime = runtime.enter();
+            if hears_signals {
+                hear_signals(&Stopper(stop.clone())).map_err(system("to hear signals"))?;
+            }
+            TcpListener::from_std(listener).map_err(system("a socket"))?
+        };
         let name = config.model_names.first().cloned().unwrap_or_default();
         let metrics = Arc::new(Metrics::new(&name));
         let kv_events = match &config.kv_events {
@@ -224,6 +220,34 @@ impl Server {
     }
 }
 
+/// Passes SIGTERM and SIGINT on. Runs within a runtime.
+#[cfg(unix)]
+fn hear_signals(stopper: &Stopper) -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut signals = signal(kind)?;
+        let stopper = stopper.clone();
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                stopper.stop();
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Passes Ctrl-C on. Runs within a runtime.
+#[cfg(not(unix))]
+fn hear_signals(stopper: &Stopper) -> io::Result<()> {
+    let stopper = stopper.clone();
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            stopper.stop();
+        }
+    });
+    Ok(())
+}
+
 /// How the engine's thread ends.
 type End<E> = oneshot::Receiver<Result<(), ServeError<E>>>;
 
@@ -246,7 +270,11 @@ async fn serve<E>(
     let was_ready = lifecycle.was_ready();
     lifecycle.set_draining();
     let limit = state.config().drain_timeout;
-    tracing::info!(in_flight = lifecycle.in_flight(), limit_s = limit.as_secs(), "draining");
+    tracing::info!(
+        in_flight = lifecycle.in_flight(),
+        limit_s = limit.as_secs(),
+        "draining"
+    );
     tokio::select! {
         () = lifecycle.finished() => {}
         () = told(&mut stop, Stop::Now) => {
@@ -325,7 +353,11 @@ impl Loading {
 /// Draws tokens on every rank, prefill and decode.
 fn self_test(engine: &mut Engine) -> Result<(), EngineError> {
     let request = GenerateRequest {
-        max_tokens: Some(SELF_TEST_TOKENS.min(engine.context().saturating_sub(1)).max(1)),
+        max_tokens: Some(
+            SELF_TEST_TOKENS
+                .min(engine.context().saturating_sub(1))
+                .max(1),
+        ),
         ..GenerateRequest::new(vec![glim_text::TokenId(0)])
     };
     engine

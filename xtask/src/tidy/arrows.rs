@@ -37,11 +37,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ),
     (TESTKIT, &["gguf", "plan", "quant"], &[]),
     // What others wrote is parsed in these.
-    (
-        "fuzz",
-        &["gguf", "grammar", "model", "quant", "text"],
-        &[],
-    ),
+    ("fuzz", &["gguf", "grammar", "model", "quant", "text"], &[]),
 ];
 
 /// Support for tests: everybody's, but in `[dev-dependencies]` only.

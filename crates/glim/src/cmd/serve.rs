@@ -12,8 +12,7 @@ use clap::builder::RangedU64ValueParser;
 use glim_engine::EngineOptions;
 use glim_model::Checkpoint;
 use glim_server::{
-    ApiKeys, Lifecycle, Loaded, ModelInfo, SamplingDefaults, Server, ServerConfig,
-    TypeShare,
+    ApiKeys, Lifecycle, Loaded, ModelInfo, SamplingDefaults, Server, ServerConfig, TypeShare,
 };
 
 use crate::exit::{Exit, Failure};
@@ -159,7 +158,11 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
     args.placement.check()?;
     let _logs = args.logs.start()?;
     let config = args.config()?;
-    let template = args.template.as_deref().map(prompt::read_text).transpose()?;
+    let template = args
+        .template
+        .as_deref()
+        .map(prompt::read_text)
+        .transpose()?;
     let setup = args.placement.setup(Math::Fast);
     if !config.address.ip().is_loopback() && config.api_keys.is_open() {
         tracing::warn!(
@@ -167,15 +170,15 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
             config.address
         );
     }
-    let server = Server::bind::<Failure>(config)?;
-    server.stop_on_signals::<Failure>()?;
+    let server = Server::bind::<Failure>(config)?.with_signals();
     let address = server.address();
     tracing::info!(%address, model = args.model.name(), "listening");
     if ui.json {
         ui.print_json(&serde_json::json!({ "address": address.to_string() }))?;
     }
     let ui = ui.clone();
-    let result = server.run(move |lifecycle| load(&args, setup, template.as_deref(), &ui, lifecycle));
+    let result =
+        server.run(move |lifecycle| load(&args, setup, template.as_deref(), &ui, lifecycle));
     result.map(|()| Exit::Ok).map_err(Failure::from)
 }
 
@@ -317,7 +320,11 @@ impl ServeArgs {
             prefix_cache: !batch.no_prefix_cache,
             max_queue: Some(batch.max_queue),
             kv_events: self.kv_events.is_on(),
-            cache_tokens: Some(batch.cache_tokens.unwrap_or(context.saturating_mul(contexts))),
+            cache_tokens: Some(
+                batch
+                    .cache_tokens
+                    .unwrap_or(context.saturating_mul(contexts)),
+            ),
             ..EngineOptions::default()
         }
     }

@@ -296,9 +296,8 @@ impl Generation {
             first_token,
             last_token,
         } = self.clock;
-        let between = |from: Option<Instant>, to: Option<Instant>| {
-            Some(to?.saturating_duration_since(from?))
-        };
+        let between =
+            |from: Option<Instant>, to: Option<Instant>| Some(to?.saturating_duration_since(from?));
         RequestTimes {
             e2e: arrived.elapsed(),
             queue: between(Some(queued), started).unwrap_or_else(|| queued.elapsed()),

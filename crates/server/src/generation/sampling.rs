@@ -93,12 +93,18 @@ impl SamplingFields {
 
     /// Stop strings, checked.
     pub(crate) fn stop_strings(&self) -> Result<Vec<String>, ApiError> {
-        let stops = self.stop.clone().map_or_else(Vec::new, |stop| stop.into_vec());
+        let stops = self
+            .stop
+            .clone()
+            .map_or_else(Vec::new, |stop| stop.into_vec());
         let fits = |stop: &String| (1..=MAX_STOP_BYTES).contains(&stop.len());
         if stops.len() > MAX_STOPS || !stops.iter().all(fits) {
             return Err(ApiError::invalid(
                 "stop",
-                format!("stop holds {} strings: expected at most {MAX_STOPS}, each of 1 to {MAX_STOP_BYTES} bytes", stops.len()),
+                format!(
+                    "stop holds {} strings: expected at most {MAX_STOPS}, each of 1 to {MAX_STOP_BYTES} bytes",
+                    stops.len()
+                ),
             ));
         }
         Ok(stops)
@@ -164,12 +170,9 @@ impl SamplingFields {
 
     fn params(&self, draws: &Draws<'_>) -> Result<SamplingParams, ApiError> {
         let defaults = draws.defaults;
-        let temperature = within(
-            "temperature",
-            self.temperature,
-            "0 to 2",
-            |t| (0.0..=2.0).contains(&t),
-        )?;
+        let temperature = within("temperature", self.temperature, "0 to 2", |t| {
+            (0.0..=2.0).contains(&t)
+        })?;
         let temperature = match self.temperature {
             Some(t) if t < LEAST_TEMPERATURE => Some(0.0),
             _ => temperature,

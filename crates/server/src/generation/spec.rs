@@ -37,7 +37,10 @@ impl Spec {
 
     /// Tokens of all prompts.
     pub(crate) fn prompt_tokens(&self) -> usize {
-        self.prompts.iter().map(|request| request.prompt.len()).sum()
+        self.prompts
+            .iter()
+            .map(|request| request.prompt.len())
+            .sum()
     }
 
     /// Tokens of the prompt that is answered; of several, the first.

@@ -58,7 +58,10 @@ pub(crate) fn wanted(
         }
     }
     if let Some(schema) = &guided.guided_json {
-        add("guided_json", Rule::JsonSchema(parsed("guided_json", schema)?));
+        add(
+            "guided_json",
+            Rule::JsonSchema(parsed("guided_json", schema)?),
+        );
     }
     if let Some(regex) = &guided.guided_regex {
         add("guided_regex", Rule::Regex(regex.clone()));
@@ -87,7 +90,10 @@ pub(crate) fn wanted(
 fn parsed(param: &'static str, schema: &Json) -> Result<Json, ApiError> {
     match schema {
         Json::String(text) => serde_json::from_str(text).map_err(|error| {
-            ApiError::invalid(param, format!("{param} is a string that is not JSON: {error}"))
+            ApiError::invalid(
+                param,
+                format!("{param} is a string that is not JSON: {error}"),
+            )
         }),
         schema => Ok(schema.clone()),
     }

@@ -50,9 +50,7 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request, next:
 fn key(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
-        scheme
-            .eq_ignore_ascii_case("bearer")
-            .then_some(key.trim())
+        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
     bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
 }

@@ -109,7 +109,10 @@ mod tests {
             (r#"{"messages": [], "temperature": "hot"}"#, "temperature"),
             (r#"{"messages": [], "max_tokens": 1.5}"#, "max_tokens"),
             (r#"{"messages": [], "stop": 5}"#, "stop"),
-            (r#"{"messages": [], "tool_choice": "perhaps"}"#, "tool_choice"),
+            (
+                r#"{"messages": [], "tool_choice": "perhaps"}"#,
+                "tool_choice",
+            ),
             (
                 r#"{"messages": [], "guided_choice": "a", "temperature": 1}"#,
                 "guided_choice",

@@ -53,7 +53,15 @@ pub(crate) async fn observe(
 
 /// What is asked every few seconds is not worth a line each time.
 fn is_probe(path: &str) -> bool {
-    let probes = ["/health", "/livez", "/ready", "/readyz", "/health/ready", "/startup", "/metrics"];
+    let probes = [
+        "/health",
+        "/livez",
+        "/ready",
+        "/readyz",
+        "/health/ready",
+        "/startup",
+        "/metrics",
+    ];
     probes.contains(&path)
 }
 

@@ -60,11 +60,7 @@ fn push_json(json: &impl serde::Serialize, out: &mut String) {
 }
 
 /// The response that carries a generation.
-pub(crate) fn respond(
-    state: &AppState,
-    generation: Generation,
-    printer: impl Printer,
-) -> Response {
+pub(crate) fn respond(state: &AppState, generation: Generation, printer: impl Printer) -> Response {
     let (sender, receiver) = mpsc::channel(BUFFERED);
     let drive = drive(state.clone(), generation, printer, sender);
     tokio::spawn(drive.in_current_span());
@@ -78,10 +74,7 @@ pub(crate) fn respond(
     set(header::CONTENT_TYPE, "text/event-stream; charset=utf-8");
     set(header::CACHE_CONTROL, "no-cache");
     // nginx would keep events back.
-    set(
-        header::HeaderName::from_static("x-accel-buffering"),
-        "no",
-    );
+    set(header::HeaderName::from_static("x-accel-buffering"), "no");
     response
 }
 

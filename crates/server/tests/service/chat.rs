@@ -34,7 +34,10 @@ async fn a_prompt_that_is_known_is_read_from_the_cache_and_answered_alike() {
     let text = "Please remember: in room 17 lives Ada, in room 18 lives Ben, in room 19 lives Cid. Who lives in room 18?";
     let ask = || service.chat(question(text));
     let (first, second) = (ask().await, ask().await);
-    assert_eq!(first["choices"][0]["message"], second["choices"][0]["message"]);
+    assert_eq!(
+        first["choices"][0]["message"],
+        second["choices"][0]["message"]
+    );
     let cached = |answer: &serde_json::Value| {
         answer["usage"]["prompt_tokens_details"]["cached_tokens"]
             .as_u64()
@@ -58,7 +61,10 @@ async fn the_choices_of_a_request_differ_by_index_and_are_counted_together() {
     );
     let answer = service.chat(body.clone()).await;
     let choices = answer["choices"].as_array().unwrap();
-    let indices: Vec<_> = choices.iter().map(|c| c["index"].as_u64().unwrap()).collect();
+    let indices: Vec<_> = choices
+        .iter()
+        .map(|c| c["index"].as_u64().unwrap())
+        .collect();
     assert_eq!(indices, [0, 1, 2]);
     assert_ne!(choices[0]["message"], choices[1]["message"]);
     assert_eq!(answer["usage"]["completion_tokens"], 36);
@@ -95,7 +101,10 @@ async fn log_probabilities_are_those_of_the_raw_distribution() {
     let choice = &answer["choices"][0];
     let content = choice["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len(), choice["token_ids"].as_array().unwrap().len());
-    assert_eq!(content.len() as u64, answer["usage"]["completion_tokens"].as_u64().unwrap());
+    assert_eq!(
+        content.len() as u64,
+        answer["usage"]["completion_tokens"].as_u64().unwrap()
+    );
     for token in content {
         let top = token["top_logprobs"].as_array().unwrap();
         assert_eq!(top.len(), 3);
@@ -113,31 +122,53 @@ async fn reasoning_is_split_off_and_can_be_turned_off_or_hidden() {
     let service = shared().await;
     // The template opens a thought unless it is told not to; here the caller continues inside one.
     let body = |more| with(question("What is 27 + 58?"), more);
-    let off = service.chat(body(json!({"enable_thinking": false, "return_prompt_text": true}))).await;
-    assert!(off["choices"][0]["message"].get("reasoning_content").is_none());
-    assert!(off["prompt_text"].as_str().unwrap().ends_with("<think></think>"));
+    let off = service
+        .chat(body(
+            json!({"enable_thinking": false, "return_prompt_text": true}),
+        ))
+        .await;
+    assert!(
+        off["choices"][0]["message"]
+            .get("reasoning_content")
+            .is_none()
+    );
+    assert!(
+        off["prompt_text"]
+            .as_str()
+            .unwrap()
+            .ends_with("<think></think>")
+    );
     for same in [
         json!({"chat_template_kwargs": {"enable_thinking": false}}),
         json!({"thinking": {"type": "disabled"}}),
         json!({"reasoning_effort": "none"}),
     ] {
-        let answer = service.chat(body(with(same, json!({"return_prompt_text": true})))).await;
+        let answer = service
+            .chat(body(with(same, json!({"return_prompt_text": true}))))
+            .await;
         assert_eq!(answer["prompt_text"], off["prompt_text"]);
     }
     let on = service
-        .chat(body(json!({"enable_thinking": true, "return_prompt_text": true, "max_tokens": 24})))
+        .chat(body(
+            json!({"enable_thinking": true, "return_prompt_text": true, "max_tokens": 24}),
+        ))
         .await;
     assert!(on["prompt_text"].as_str().unwrap().ends_with("<think>"));
     let message = &on["choices"][0]["message"];
     assert_eq!(message.get("reasoning_content"), message.get("reasoning"));
     // A budget of no tokens closes the thought at once.
     let budget = service
-        .chat(body(json!({"enable_thinking": true, "thinking_token_budget": 0})))
+        .chat(body(
+            json!({"enable_thinking": true, "thinking_token_budget": 0}),
+        ))
         .await;
     let message = &budget["choices"][0]["message"];
     assert!(message.get("reasoning").is_none(), "{message}");
     assert!(!message["content"].as_str().unwrap().is_empty());
-    assert_eq!(budget["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+    assert_eq!(
+        budget["usage"]["completion_tokens_details"]["reasoning_tokens"],
+        1
+    );
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! A server in this process, with the built-in model, and a client.
 
-use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -203,7 +202,9 @@ pub(crate) fn client() -> &'static reqwest::Client {
 /// One server for all tests that do not need their own.
 pub(crate) async fn shared() -> &'static Service {
     static SHARED: tokio::sync::OnceCell<Service> = tokio::sync::OnceCell::const_new();
-    SHARED.get_or_init(|| Service::start(config(), options())).await
+    SHARED
+        .get_or_init(|| Service::start(config(), options()))
+        .await
 }
 
 /// The data of server-sent events; comments are left out.
@@ -243,13 +244,4 @@ pub(crate) fn with(mut body: Value, more: Value) -> Value {
         body[key] = value.clone();
     }
     body
-}
-
-/// Tokens of an engine that runs nothing else.
-pub(crate) fn alone(
-    engine: &mut Engine,
-    request: &glim_engine::GenerateRequest,
-) -> Vec<glim_text::TokenId> {
-    let all = |_| ControlFlow::Continue(());
-    engine.generate(request, all).unwrap().tokens
 }

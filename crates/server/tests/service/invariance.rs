@@ -17,9 +17,18 @@ fn requests() -> Vec<Value> {
         .collect();
     requests.push(question("What is 27 + 58?"));
     let rooms: String = (0..60)
-        .map(|n| format!("In room {} lives {}. ", 300 + n, ["Ada", "Ben", "Cid", "Dan"][n % 4]))
+        .map(|n| {
+            format!(
+                "In room {} lives {}. ",
+                300 + n,
+                ["Ada", "Ben", "Cid", "Dan"][n % 4]
+            )
+        })
         .collect();
-    requests.push(with(question(&format!("{rooms}Who lives in room 317?")), json!({"max_tokens": 16})));
+    requests.push(with(
+        question(&format!("{rooms}Who lives in room 317?")),
+        json!({"max_tokens": 16}),
+    ));
     requests
 }
 
@@ -38,21 +47,33 @@ async fn check(math: Math) {
     // All at once, twice over: 16 beside each other, none of which finds anything.
     let together = (0..2).flat_map(|round| {
         let salted = move |body: &Value| {
-            with(body.clone(), json!({"cache_salt": format!("together {round}")}))
+            with(
+                body.clone(),
+                json!({"cache_salt": format!("together {round}")}),
+            )
         };
         requests.iter().map(salted).collect::<Vec<_>>()
     });
     let together = futures_util::future::join_all(together.map(ask)).await;
     for (n, found) in together.iter().enumerate() {
-        assert_eq!(found, &alone[n % requests.len()], "among others, request {n}");
+        assert_eq!(
+            found,
+            &alone[n % requests.len()],
+            "among others, request {n}"
+        );
     }
     // Once more: every prompt is in the cache.
     for (body, alone) in requests.iter().zip(&alone) {
         let body = with(body.clone(), json!({"cache_salt": "together 0"}));
         let answer = service.chat(body).await;
         let usage = &answer["usage"];
-        let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
-        assert!(cached > 0 || usage["prompt_tokens"].as_u64().unwrap() <= 16, "{answer}");
+        let cached = usage["prompt_tokens_details"]["cached_tokens"]
+            .as_u64()
+            .unwrap();
+        assert!(
+            cached > 0 || usage["prompt_tokens"].as_u64().unwrap() <= 16,
+            "{answer}"
+        );
         assert_eq!(&answer["choices"], alone, "on a hit");
     }
 }

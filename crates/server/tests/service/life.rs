@@ -12,7 +12,10 @@ use crate::harness::{Service, config, load, options, parse_events, question, wit
 
 /// A request that takes its time.
 fn long() -> Value {
-    with(question("Tell me a story."), json!({"max_tokens": 1500, "ignore_eos": true}))
+    with(
+        question("Tell me a story."),
+        json!({"max_tokens": 1500, "ignore_eos": true}),
+    )
 }
 
 /// Waits for something that will happen.
@@ -23,7 +26,9 @@ async fn until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
 }
 
 async fn status(service: &Service, path: &str) -> u16 {
-    let response = reqwest::get(format!("{}{path}", service.url)).await.unwrap();
+    let response = reqwest::get(format!("{}{path}", service.url))
+        .await
+        .unwrap();
     response.status().as_u16()
 }
 
@@ -38,7 +43,9 @@ async fn while_the_model_loads_probes_say_so() {
         Ok(load(options(), Math::Fast))
     });
     until(|| async {
-        let ready = reqwest::get(format!("{}/ready", service.url)).await.unwrap();
+        let ready = reqwest::get(format!("{}/ready", service.url))
+            .await
+            .unwrap();
         assert_eq!(ready.status(), 503);
         let ready: Value = ready.json().await.unwrap();
         ready["phase"] == "weights" && ready["bytes_done"] == 250 && ready["bytes_total"] == 1000
@@ -48,7 +55,11 @@ async fn while_the_model_loads_probes_say_so() {
     for path in ["/startup", "/v1/models", "/ready"] {
         assert_eq!(status(&service, path).await, 503, "{path}");
     }
-    let response = service.post("/v1/chat/completions", &question("x")).send().await.unwrap();
+    let response = service
+        .post("/v1/chat/completions", &question("x"))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(response.status(), 503);
     assert!(response.headers().contains_key("retry-after"));
     go.send(()).unwrap();
@@ -60,7 +71,10 @@ async fn while_the_model_loads_probes_say_so() {
 async fn a_model_that_cannot_be_loaded_ends_the_server_with_its_reason() {
     let service = Service::launch(config(), |_| Err("no such file".to_owned()));
     let error = service.join().await.unwrap_err();
-    assert!(matches!(&error, ServeError::Load(reason) if reason == "no such file"), "{error}");
+    assert!(
+        matches!(&error, ServeError::Load(reason) if reason == "no such file"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -77,15 +91,30 @@ async fn a_server_that_is_told_to_end_while_it_loads_ends() {
 
 #[tokio::test]
 async fn a_full_queue_is_429_and_a_try_later_succeeds() {
-    let engine = EngineOptions { max_num_seqs: 1, max_queue: Some(1), ..options() };
-    let config = ServerConfig { max_queue: Some(1), ..config() };
+    let engine = EngineOptions {
+        max_num_seqs: 1,
+        max_queue: Some(1),
+        ..options()
+    };
+    let config = ServerConfig {
+        max_queue: Some(1),
+        ..config()
+    };
     let service = Service::start(config, engine).await;
-    let stream = |body| service.post("/v1/chat/completions", &with(body, json!({"stream": true}))).send();
+    let stream = |body| {
+        service
+            .post("/v1/chat/completions", &with(body, json!({"stream": true})))
+            .send()
+    };
     let running = stream(long()).await.unwrap();
     until(|| async { service.metric("vllm:num_requests_running").await == 1.0 }).await;
     let waiting = stream(long()).await.unwrap();
     until(|| async { service.metric("vllm:num_requests_waiting").await == 1.0 }).await;
-    assert_eq!(status(&service, "/ready").await, 503, "traffic goes elsewhere");
+    assert_eq!(
+        status(&service, "/ready").await,
+        503,
+        "traffic goes elsewhere"
+    );
     let refused = stream(long()).await.unwrap();
     assert_eq!(refused.status(), 429);
     assert!(refused.headers().contains_key("retry-after"));
@@ -102,12 +131,23 @@ async fn a_full_queue_is_429_and_a_try_later_succeeds() {
 
 #[tokio::test]
 async fn a_client_that_goes_away_frees_its_place_in_every_state() {
-    let engine = EngineOptions { max_num_seqs: 1, max_chunk: 16, ..options() };
+    let engine = EngineOptions {
+        max_num_seqs: 1,
+        max_chunk: 16,
+        ..options()
+    };
     let service = Service::start(config(), engine).await;
     let cancelled = || service.metric("glim:cancelled_total");
     let used = || service.metric("vllm:kv_cache_usage_perc");
     // Decode, as a stream.
-    let mut stream = service.post("/v1/chat/completions", &with(long(), json!({"stream": true}))).send().await.unwrap();
+    let mut stream = service
+        .post(
+            "/v1/chat/completions",
+            &with(long(), json!({"stream": true})),
+        )
+        .send()
+        .await
+        .unwrap();
     stream.chunk().await.unwrap();
     until(|| async { used().await > 0.0 }).await;
     // Queued behind it, as a stream and not.
@@ -138,11 +178,19 @@ async fn a_client_that_goes_away_frees_its_place_in_every_state() {
 async fn a_drain_finishes_what_is_there_and_takes_nothing_new() {
     let service = Service::start(config(), options()).await;
     let body = with(long(), json!({"stream": true, "max_tokens": 200}));
-    let mut stream = service.post("/v1/chat/completions", &body).send().await.unwrap();
+    let mut stream = service
+        .post("/v1/chat/completions", &body)
+        .send()
+        .await
+        .unwrap();
     let first = stream.chunk().await.unwrap().unwrap();
     service.stopper().stop();
     until(|| async { status(&service, "/ready").await == 503 }).await;
-    let refused = service.post("/v1/chat/completions", &question("x")).send().await.unwrap();
+    let refused = service
+        .post("/v1/chat/completions", &question("x"))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(refused.status(), 503);
     assert!(refused.headers().contains_key("retry-after"));
     assert_eq!(status(&service, "/health").await, 200);
@@ -154,13 +202,24 @@ async fn a_drain_finishes_what_is_there_and_takes_nothing_new() {
 
 #[tokio::test]
 async fn a_drain_has_a_limit_after_which_answers_end_with_an_error() {
-    let config = ServerConfig { drain_timeout: Duration::from_millis(50), ..config() };
+    let config = ServerConfig {
+        drain_timeout: Duration::from_millis(50),
+        ..config()
+    };
     let service = Service::start(config, options()).await;
     let body = with(long(), json!({"stream": true}));
-    let stream = service.post("/v1/chat/completions", &body).send().await.unwrap();
+    let stream = service
+        .post("/v1/chat/completions", &body)
+        .send()
+        .await
+        .unwrap();
     service.stopper().stop();
     let events = parse_events(&stream.text().await.unwrap());
-    assert_eq!(events.last().unwrap()["error"]["type"], "unavailable_error", "no [DONE]");
+    assert_eq!(
+        events.last().unwrap()["error"]["type"],
+        "unavailable_error",
+        "no [DONE]"
+    );
     service.join().await.unwrap();
 }
 
@@ -168,7 +227,11 @@ async fn a_drain_has_a_limit_after_which_answers_end_with_an_error() {
 async fn a_second_call_ends_at_once() {
     let service = Service::start(config(), options()).await;
     let body = with(long(), json!({"stream": true}));
-    let stream = service.post("/v1/chat/completions", &body).send().await.unwrap();
+    let stream = service
+        .post("/v1/chat/completions", &body)
+        .send()
+        .await
+        .unwrap();
     let stopper = service.stopper();
     stopper.stop();
     stopper.stop();
@@ -179,10 +242,16 @@ async fn a_second_call_ends_at_once() {
 
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_ended() {
-    let config = ServerConfig { request_timeout: Duration::from_millis(100), ..config() };
+    let config = ServerConfig {
+        request_timeout: Duration::from_millis(100),
+        ..config()
+    };
     let service = Service::start(config, options()).await;
     let (status, body) = service.ask("/v1/chat/completions", &long()).await;
-    assert_eq!((status, &body["error"]["type"]), (504, &json!("timeout_error")));
+    assert_eq!(
+        (status, &body["error"]["type"]),
+        (504, &json!("timeout_error"))
+    );
     let events = service.events("/v1/chat/completions", long()).await;
     assert_eq!(events.last().unwrap()["error"]["type"], "timeout_error");
     service.quiet().await;
@@ -196,8 +265,15 @@ async fn a_step_that_takes_too_long_shows_in_health_and_silence_is_filled_with_p
         ..config()
     };
     let service = Service::start(config, options()).await;
-    let body = with(question(&"word ".repeat(900)), json!({"stream": true, "max_tokens": 1}));
-    let stream = service.post("/v1/chat/completions", &body).send().await.unwrap();
+    let body = with(
+        question(&"word ".repeat(900)),
+        json!({"stream": true, "max_tokens": 1}),
+    );
+    let stream = service
+        .post("/v1/chat/completions", &body)
+        .send()
+        .await
+        .unwrap();
     until(|| async { status(&service, "/health").await == 503 }).await;
     assert!(stream.text().await.unwrap().contains(": ping\n\n"));
     service.quiet().await;

@@ -57,7 +57,8 @@ async fn a_stop_token_ends_the_answer_and_is_named() {
     assert_eq!(cut["finish_reason"], "stop");
     assert_eq!(cut["stop_reason"], stop);
     // It is not drawn before the least number of tokens.
-    let later = story(json!({"stop_token_ids": [stop], "min_tokens": 30, "return_token_ids": true})).await;
+    let later =
+        story(json!({"stop_token_ids": [stop], "min_tokens": 30, "return_token_ids": true})).await;
     let ids: Vec<u64> = serde_json::from_value(later["token_ids"].clone()).unwrap();
     assert!(ids.len() >= 30 && !ids[..30].contains(&stop), "{ids:?}");
 }
@@ -67,8 +68,14 @@ async fn a_stop_string_neither_cuts_reasoning_nor_calls() {
     let service = shared().await;
     let body = with(question("What is 27 + 58?"), json!({"stop": ["58"]}));
     let message = service.chat(body).await["choices"][0]["message"].clone();
-    assert!(message["reasoning"].as_str().unwrap().contains("58"), "{message}");
-    assert!(message["content"].as_str().unwrap().contains("85"), "{message}");
+    assert!(
+        message["reasoning"].as_str().unwrap().contains("58"),
+        "{message}"
+    );
+    assert!(
+        message["content"].as_str().unwrap().contains("85"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -109,7 +116,10 @@ async fn the_limit_may_fall_within_a_character() {
 #[tokio::test]
 async fn without_end_tokens_an_answer_goes_on_to_its_limit() {
     let service = shared().await;
-    let body = with(question("What is 27 + 58?"), json!({"ignore_eos": true, "max_tokens": 80}));
+    let body = with(
+        question("What is 27 + 58?"),
+        json!({"ignore_eos": true, "max_tokens": 80}),
+    );
     let answer = service.chat(body).await;
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
     assert_eq!(answer["usage"]["completion_tokens"], 80);

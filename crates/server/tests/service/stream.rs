@@ -37,7 +37,12 @@ fn join(events: &[Value], index: u64) -> (Value, Value) {
                 calls[at]["function"]["arguments"] = (arguments.to_owned() + more).into();
             }
         }
-        logprobs.extend(choice["logprobs"]["content"].as_array().cloned().unwrap_or_default());
+        logprobs.extend(
+            choice["logprobs"]["content"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default(),
+        );
         ids.extend(choice["token_ids"].as_array().cloned().unwrap_or_default());
         if !choice["finish_reason"].is_null() {
             end = json!([choice["finish_reason"], choice["stop_reason"]]);
@@ -65,7 +70,8 @@ fn join(events: &[Value], index: u64) -> (Value, Value) {
 /// The same of a whole response.
 fn whole(choice: &Value) -> (Value, Value) {
     let mut message = choice["message"].clone();
-    for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for call in calls.into_iter().flatten() {
         call.as_object_mut().unwrap().remove("id");
     }
     let logprobs = choice["logprobs"]["content"].as_array().cloned();
@@ -78,7 +84,10 @@ fn whole(choice: &Value) -> (Value, Value) {
 async fn check(body: Value) {
     let service = shared().await;
     let answer = service.chat(body.clone()).await;
-    let streamed = with(body.clone(), json!({"stream_options": {"include_usage": true}}));
+    let streamed = with(
+        body.clone(),
+        json!({"stream_options": {"include_usage": true}}),
+    );
     let events = service.events("/v1/chat/completions", streamed).await;
     assert_eq!(events.last().unwrap(), "[DONE]");
     for choice in answer["choices"].as_array().unwrap() {
@@ -116,7 +125,10 @@ async fn joined_they_are_the_whole_for_eight_seeds() {
 #[tokio::test]
 async fn reasoning_calls_choices_and_stops_join_too() {
     let reasoned = question("What is 27 + 58?");
-    let call = with(question("What is the weather in Oslo?"), json!({"tools": weather_tool()}));
+    let call = with(
+        question("What is the weather in Oslo?"),
+        json!({"tools": weather_tool()}),
+    );
     let story = with(
         question("Tell me a story."),
         json!({"temperature": 1.0, "seed": 3, "max_tokens": 40}),
@@ -127,10 +139,16 @@ async fn reasoning_calls_choices_and_stops_join_too() {
         with(reasoned.clone(), json!({"max_tokens": 5})),
         call.clone(),
         with(call.clone(), json!({"tool_choice": "required"})),
-        with(call.clone(), json!({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}})),
+        with(
+            call.clone(),
+            json!({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}),
+        ),
         with(story.clone(), json!({"n": 3})),
         with(story.clone(), json!({"stop": ["the", " a "]})),
-        with(story.clone(), json!({"stop": " was", "include_stop_str_in_output": true})),
+        with(
+            story.clone(),
+            json!({"stop": " was", "include_stop_str_in_output": true}),
+        ),
         with(story, json!({"guided_regex": "[a-z]{3,9} é[0-9]+ 😀!"})),
     ] {
         check(body).await;
@@ -141,18 +159,27 @@ async fn reasoning_calls_choices_and_stops_join_too() {
 async fn usage_can_stand_in_every_chunk() {
     let service = shared().await;
     let options = json!({"include_usage": true, "continuous_usage_stats": true});
-    let body = with(question("What is 27 + 58?"), json!({"stream_options": options}));
+    let body = with(
+        question("What is 27 + 58?"),
+        json!({"stream_options": options}),
+    );
     let events = service.events("/v1/chat/completions", body).await;
     let counts: Vec<u64> = events[..events.len() - 1]
         .iter()
         .map(|chunk| chunk["usage"]["completion_tokens"].as_u64().unwrap())
         .collect();
-    assert!(counts.is_sorted() && counts[0] == 0 && *counts.last().unwrap() > 5, "{counts:?}");
+    assert!(
+        counts.is_sorted() && counts[0] == 0 && *counts.last().unwrap() > 5,
+        "{counts:?}"
+    );
 }
 
 #[tokio::test]
 async fn options_of_a_stream_need_one() {
-    let body = with(question("x"), json!({"stream_options": {"include_usage": true}}));
+    let body = with(
+        question("x"),
+        json!({"stream_options": {"include_usage": true}}),
+    );
     let (param, _) = shared().await.refused("/v1/chat/completions", body).await;
     assert_eq!(param, "stream_options");
 }

@@ -68,7 +68,11 @@ fn prepare(state: &AppState, model: &Model, request: ChatRequest) -> Result<Spec
     }
     let defaults = &state.config().defaults;
     let limit = match request.max_completion_tokens {
-        Some(_) => max_tokens("max_completion_tokens", request.max_completion_tokens, defaults)?,
+        Some(_) => max_tokens(
+            "max_completion_tokens",
+            request.max_completion_tokens,
+            defaults,
+        )?,
         None => max_tokens("max_tokens", request.max_tokens, defaults)?,
     };
     let budget = whole(
@@ -344,7 +348,9 @@ fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
 pub(crate) fn response_id(own: Option<&str>) -> Result<String, ApiError> {
     match own {
         None => Ok(new_id()),
-        Some(id) if id.len() <= MAX_ID && !id.is_empty() && id.bytes().all(|b| b.is_ascii_graphic()) => {
+        Some(id)
+            if id.len() <= MAX_ID && !id.is_empty() && id.bytes().all(|b| b.is_ascii_graphic()) =>
+        {
             Ok(id.to_owned())
         }
         Some(_) => Err(ApiError::invalid(
@@ -449,7 +455,10 @@ fn check_tools(tools: &[Json]) -> Result<(), ApiError> {
     if tools.len() > MAX_TOOLS {
         return Err(ApiError::invalid(
             "tools",
-            format!("there are {} tools: expected at most {MAX_TOOLS}", tools.len()),
+            format!(
+                "there are {} tools: expected at most {MAX_TOOLS}",
+                tools.len()
+            ),
         ));
     }
     for (index, tool) in tools.iter().enumerate() {
@@ -471,7 +480,10 @@ fn check_tools(tools: &[Json]) -> Result<(), ApiError> {
         if !(parameters.is_null() || parameters.is_object()) {
             return refuse(".function.parameters: expected a JSON schema, which is an object");
         }
-        if tools[..index].iter().any(|other| tool_name(other) == Some(name)) {
+        if tools[..index]
+            .iter()
+            .any(|other| tool_name(other) == Some(name))
+        {
             return refuse(".function.name is that of another tool");
         }
     }

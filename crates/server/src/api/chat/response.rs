@@ -95,7 +95,10 @@ pub(crate) fn response_id(generation: &Generation) -> String {
 /// Says what runs, so that clients can tell whether equal seeds should give equal answers.
 pub(crate) fn fingerprint(model: &Model) -> String {
     let info = &model.info;
-    let text = format!("{} {} {} {}", info.build, info.backend, info.math, info.ranks);
+    let text = format!(
+        "{} {} {} {}",
+        info.build, info.backend, info.math, info.ranks
+    );
     let digest = blake3::hash(text.as_bytes()).to_hex();
     format!("fp_{}", &digest[..10])
 }

@@ -133,7 +133,11 @@ fn refuse_unsupported(
     n: u32,
     echoes_logprobs: bool,
 ) -> Result<(), ApiError> {
-    if request.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
+    if request
+        .suffix
+        .as_ref()
+        .is_some_and(|suffix| !suffix.is_empty())
+    {
         return Err(ApiError::invalid(
             "suffix",
             "suffix is not supported: the model cannot fill in a middle",
@@ -169,15 +173,16 @@ fn prompts(model: &Model, prompt: Option<Prompts>) -> Result<Vec<Vec<TokenId>>, 
         }
         Some(Prompts::Text(text)) => vec![encode(&text)?],
         Some(Prompts::Tokens(ids)) => vec![own(ids)],
-        Some(Prompts::Texts(texts)) => {
-            texts.iter().map(encode).collect::<Result<_, ApiError>>()?
-        }
+        Some(Prompts::Texts(texts)) => texts.iter().map(encode).collect::<Result<_, ApiError>>()?,
         Some(Prompts::TokenLists(lists)) => lists.into_iter().map(own).collect(),
     };
     if prompts.is_empty() || prompts.len() > MAX_PROMPTS {
         return Err(ApiError::invalid(
             "prompt",
-            format!("there are {} prompts: expected 1 to {MAX_PROMPTS}", prompts.len()),
+            format!(
+                "there are {} prompts: expected 1 to {MAX_PROMPTS}",
+                prompts.len()
+            ),
         ));
     }
     Ok(prompts)
