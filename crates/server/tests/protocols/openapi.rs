@@ -9,7 +9,14 @@ use crate::harness::{NAME, client, shared};
 
 async fn document() -> Value {
     let url = format!("{}/openapi.json", shared().await.url);
-    client().get(url).send().await.unwrap().json().await.unwrap()
+    client()
+        .get(url)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap()
 }
 
 fn references(json: &Value, found: &mut BTreeSet<String>) {
@@ -53,9 +60,18 @@ async fn every_path_is_there_and_errors_are_those_described() {
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             operations += 1;
-            let url = format!("{}{}", service.url, path.replace("{id}", "x").replace("{model}", NAME));
+            let url = format!(
+                "{}{}",
+                service.url,
+                path.replace("{id}", "x").replace("{model}", NAME)
+            );
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
-            let answer = client().request(method, url).body("{}").send().await.unwrap();
+            let answer = client()
+                .request(method, url)
+                .body("{}")
+                .send()
+                .await
+                .unwrap();
             let status = answer.status().as_u16();
             let described = &operation["responses"][status.to_string()];
             assert!(described.is_object(), "{path} answers {status}");
@@ -73,11 +89,21 @@ async fn every_path_is_there_and_errors_are_those_described() {
 #[tokio::test]
 async fn requests_name_the_served_model() {
     let document = document().await;
-    for name in ["ChatRequest", "CompletionRequest", "MessagesRequest", "ResponsesRequest"] {
+    for name in [
+        "ChatRequest",
+        "CompletionRequest",
+        "MessagesRequest",
+        "ResponsesRequest",
+    ] {
         let schema = &document["components"]["schemas"][name];
         let direct = &schema["properties"]["model"]["enum"];
         let parts = schema["allOf"].as_array().into_iter().flatten();
-        let mut all = parts.map(|part| &part["properties"]["model"]["enum"]).chain([direct]);
-        assert!(all.any(|names| *names == json!([NAME, "other/name", null])), "{name}");
+        let mut all = parts
+            .map(|part| &part["properties"]["model"]["enum"])
+            .chain([direct]);
+        assert!(
+            all.any(|names| *names == json!([NAME, "other/name", null])),
+            "{name}"
+        );
     }
 }

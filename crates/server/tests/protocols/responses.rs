@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{NAME, Service, client, shared, with};
-use crate::{SUM, SUM_ANSWER, SUM_REASONING, append, named_events};
+use crate::{SUM, SUM_ANSWER, SUM_ANSWER_AT_ONCE, SUM_REASONING, append, named_events};
 
 const PATH: &str = "/v1/responses";
 
@@ -12,7 +12,8 @@ fn ask(input: impl Into<Value>) -> Value {
 }
 
 fn weather() -> Value {
-    let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let schema =
+        json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
     with(
         ask("What is the weather in Oslo?"),
         json!({"tools": [{"type": "function", "name": "get_weather", "description": "The weather in a city", "parameters": schema}]}),
@@ -38,7 +39,9 @@ fn text_of(response: &Value) -> String {
 fn join(events: &[Value]) -> Value {
     let mut output = Vec::new();
     for event in events {
-        let index = event["output_index"].as_u64().map(|index| usize::try_from(index).unwrap());
+        let index = event["output_index"]
+            .as_u64()
+            .map(|index| usize::try_from(index).unwrap());
         match event["type"].as_str().unwrap() {
             "response.output_item.added" => output.push(event["item"].clone()),
             "response.content_part.added" => {
@@ -46,7 +49,10 @@ fn join(events: &[Value]) -> Value {
                 content.push(event["part"].clone());
             }
             "response.output_text.delta" | "response.reasoning_text.delta" => {
-                append(&mut output[index.unwrap()]["content"][0]["text"], &event["delta"]);
+                append(
+                    &mut output[index.unwrap()]["content"][0]["text"],
+                    &event["delta"],
+                );
             }
             "response.function_call_arguments.delta" => {
                 append(&mut output[index.unwrap()]["arguments"], &event["delta"]);
@@ -74,7 +80,10 @@ fn comparable(mut output: Value) -> Value {
 #[tokio::test]
 async fn a_text_is_answered_with_its_reasoning_before_it() {
     let service = shared().await;
-    let body = with(ask(SUM), json!({"instructions": null, "metadata": {"a": "b"}, "store": true, "user": "u"}));
+    let body = with(
+        ask(SUM),
+        json!({"instructions": null, "metadata": {"a": "b"}, "store": true, "user": "u"}),
+    );
     let answer = response(service, body).await;
     assert_eq!(answer["object"], "response");
     assert_eq!(answer["status"], "completed");
@@ -86,13 +95,21 @@ async fn a_text_is_answered_with_its_reasoning_before_it() {
     assert_eq!(text_of(&answer), SUM_ANSWER);
     let usage = &answer["usage"];
     let count = |name: &str| usage[name].as_u64().unwrap();
-    assert_eq!(count("total_tokens"), count("input_tokens") + count("output_tokens"));
-    assert!(usage["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0);
+    assert_eq!(
+        count("total_tokens"),
+        count("input_tokens") + count("output_tokens")
+    );
+    assert!(
+        usage["output_tokens_details"]["reasoning_tokens"]
+            .as_u64()
+            .unwrap()
+            > 0
+    );
 
     let without = with(ask(SUM), json!({"reasoning": {"effort": "none"}}));
     let without = response(service, without).await;
     assert_eq!(without["output"].as_array().unwrap().len(), 1);
-    assert_eq!(text_of(&without), SUM_ANSWER);
+    assert_eq!(text_of(&without), SUM_ANSWER_AT_ONCE);
 }
 
 #[tokio::test]
@@ -102,15 +119,24 @@ async fn a_stream_joins_to_the_whole_response() {
         ask(SUM),
         weather(),
         with(ask(SUM), json!({"max_output_tokens": 5})),
-        with(ask("Write a short poem."), json!({"reasoning": {"effort": "none"}})),
+        with(
+            ask("Write a short poem."),
+            json!({"reasoning": {"effort": "none"}}),
+        ),
     ] {
         let whole = response(service, body.clone()).await;
         let events = named_events(service, PATH, body.clone()).await;
-        let numbers: Vec<u64> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+        let numbers: Vec<u64> = events
+            .iter()
+            .map(|event| event["sequence_number"].as_u64().unwrap())
+            .collect();
         let expected: Vec<u64> = (0..).take(events.len()).collect();
         assert_eq!(numbers, expected);
         let last = &events.last().unwrap();
-        assert_eq!(last["type"], format!("response.{}", whole["status"].as_str().unwrap()));
+        assert_eq!(
+            last["type"],
+            format!("response.{}", whole["status"].as_str().unwrap())
+        );
         let streamed = &last["response"];
         assert_eq!(join(&events), streamed["output"], "{body}");
         assert_eq!(
@@ -118,7 +144,10 @@ async fn a_stream_joins_to_the_whole_response() {
             comparable(whole["output"].clone()),
             "{body}"
         );
-        assert_eq!(streamed["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
+        assert_eq!(
+            streamed["usage"]["output_tokens"],
+            whole["usage"]["output_tokens"]
+        );
     }
 }
 
@@ -127,7 +156,10 @@ async fn a_function_is_called_and_its_output_is_used() {
     let service = shared().await;
     let answer = response(service, weather()).await;
     let output = answer["output"].as_array().unwrap();
-    let call = output.iter().find(|item| item["type"] == "function_call").unwrap();
+    let call = output
+        .iter()
+        .find(|item| item["type"] == "function_call")
+        .unwrap();
     assert_eq!(call["name"], "get_weather");
     let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
     assert_eq!(arguments, json!({"city": "Oslo"}));
@@ -144,7 +176,10 @@ async fn a_function_is_called_and_its_output_is_used() {
     ] {
         let forced = response(service, with(weather(), json!({"tool_choice": choice}))).await;
         let output = forced["output"].as_array().unwrap();
-        assert!(output.iter().any(|item| item["type"] == "function_call"), "{choice}");
+        assert!(
+            output.iter().any(|item| item["type"] == "function_call"),
+            "{choice}"
+        );
         assert_eq!(forced["tool_choice"], choice);
     }
 }
@@ -168,15 +203,23 @@ async fn what_is_cut_says_why() {
     let service = shared().await;
     let answer = response(service, with(ask(SUM), json!({"max_output_tokens": 3}))).await;
     assert_eq!(answer["status"], "incomplete");
-    assert_eq!(answer["incomplete_details"], json!({"reason": "max_output_tokens"}));
+    assert_eq!(
+        answer["incomplete_details"],
+        json!({"reason": "max_output_tokens"})
+    );
     assert_eq!(answer["usage"]["output_tokens"], 3);
 }
 
 #[tokio::test]
 async fn what_needs_storage_is_refused_with_the_reason() {
     let service = shared().await;
-    for (field, value) in [("previous_response_id", json!("resp_1")), ("background", json!(true))] {
-        let (param, message) = service.refused(PATH, with(ask("a"), json!({field: value}))).await;
+    for (field, value) in [
+        ("previous_response_id", json!("resp_1")),
+        ("background", json!(true)),
+    ] {
+        let (param, message) = service
+            .refused(PATH, with(ask("a"), json!({field: value})))
+            .await;
         assert_eq!(param, field);
         assert!(message.contains("stateless"), "{message}");
     }
@@ -190,7 +233,12 @@ async fn what_needs_storage_is_refused_with_the_reason() {
         let answer = request.send().await.unwrap();
         assert_eq!(answer.status(), 404);
         let error = answer.json::<Value>().await.unwrap();
-        assert!(error["error"]["message"].as_str().unwrap().contains("stateless"));
+        assert!(
+            error["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("stateless")
+        );
     }
 }
 
