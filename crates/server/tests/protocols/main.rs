@@ -16,6 +16,8 @@ use serde_json::Value;
 const SUM: &str = "What is 27 + 58?";
 const SUM_REASONING: &str = "27 + 58: 20 + 50 = 70, 7 + 8 = 15, so 85.";
 const SUM_ANSWER: &str = "85";
+/// What it answers without reasoning.
+const SUM_ANSWER_AT_ONCE: &str = "27 + 58 = 85.";
 
 /// The events of a stream that names them; the names must be the types.
 async fn named_events(service: &harness::Service, path: &str, mut body: Value) -> Vec<Value> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{NAME, Service, client, shared, with};
-use crate::{SUM, SUM_ANSWER, SUM_REASONING, append, named_events};
+use crate::{SUM, SUM_ANSWER, SUM_ANSWER_AT_ONCE, SUM_REASONING, append, named_events};
 
 const PATH: &str = "/v1/responses";
 
@@ -109,7 +109,7 @@ async fn a_text_is_answered_with_its_reasoning_before_it() {
     let without = with(ask(SUM), json!({"reasoning": {"effort": "none"}}));
     let without = response(service, without).await;
     assert_eq!(without["output"].as_array().unwrap().len(), 1);
-    assert_eq!(text_of(&without), SUM_ANSWER);
+    assert_eq!(text_of(&without), SUM_ANSWER_AT_ONCE);
 }
 
 #[tokio::test]
