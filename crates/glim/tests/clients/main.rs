@@ -6,7 +6,8 @@ mod serving;
 
 use async_openai::error::{ApiErrorResponse, OpenAIError};
 use async_openai::types::chat::{
-    ChatCompletionMessageToolCalls, ChatCompletionRequestMessage, CreateChatCompletionRequest, FinishReason,
+    ChatCompletionMessageToolCalls, ChatCompletionRequestMessage, CreateChatCompletionRequest,
+    FinishReason,
 };
 use async_openai::types::completions::CreateCompletionRequest;
 use futures_util::TryStreamExt;
@@ -52,7 +53,10 @@ async fn a_sum_is_answered_whole_and_as_a_stream() {
     assert_eq!(answer.choices[0].message.content.as_deref(), Some("85"));
     assert_eq!(answer.choices[0].finish_reason, Some(FinishReason::Stop));
     let usage = answer.usage.unwrap();
-    assert_eq!(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens);
+    assert_eq!(
+        usage.total_tokens,
+        usage.prompt_tokens + usage.completion_tokens
+    );
     assert!(usage.completion_tokens_details.unwrap().reasoning_tokens > Some(0));
 
     let stream = client.chat().create_stream(request).await.unwrap();
@@ -144,7 +148,10 @@ async fn a_text_goes_on() {
     let client = serving.client();
     let answer = client.completions().create(request.clone()).await.unwrap();
     assert!(answer.choices[0].text.starts_with(", a "), "{answer:?}");
-    assert_eq!(answer.choices[0].logprobs.as_ref().unwrap().tokens.len(), 12);
+    assert_eq!(
+        answer.choices[0].logprobs.as_ref().unwrap().tokens.len(),
+        12
+    );
 
     let stream = client.completions().create_stream(request).await.unwrap();
     let chunks: Vec<_> = stream.try_collect().await.unwrap();
@@ -170,7 +177,10 @@ async fn errors_have_the_form_that_the_client_reads() {
 
     let hot = refused(json!({"model": "tiny-glm5", "messages": sum(), "temperature": 2.5})).await;
     assert_eq!(hot.status_code.as_u16(), 400);
-    assert_eq!(hot.api_error.r#type.as_deref(), Some("invalid_request_error"));
+    assert_eq!(
+        hot.api_error.r#type.as_deref(),
+        Some("invalid_request_error")
+    );
     assert_eq!(hot.api_error.param.as_deref(), Some("temperature"));
 
     let unknown = refused(json!({"model": "gpt-4", "messages": sum()})).await;
