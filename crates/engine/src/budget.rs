@@ -23,20 +23,30 @@ pub struct Budget {
     pub cache_tokens: usize,
 }
 
+/// What the caches are to hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Whole contexts, if no tokens are named.
+    pub(crate) max_num_seqs: usize,
+    /// Tokens over all sequences.
+    pub(crate) cache_tokens: Option<usize>,
+    /// Bytes for everything; `None`: any number.
+    pub(crate) memory: Option<u64>,
+}
+
 impl Budget {
     /// All of it.
     pub fn total(&self) -> u64 {
         self.weights + self.latent_cache + self.index_cache + self.arena
     }
 
-    /// Each rank's budget for these plans, with blocks for `max_num_seqs` whole contexts, or as many as fit into `memory` on the rank
-    /// that has least room: all have as many blocks.
+    /// Each rank's budget for these plans, with blocks for the tokens wanted, or as many as fit into the memory of the rank that has
+    /// least room: all have as many blocks.
     pub(crate) fn of_ranks(
         inventory: &Inventory,
         plans: &[(Key, RankPlans)],
         geometry: CacheGeometry,
-        max_num_seqs: usize,
-        memory: Option<u64>,
+        wanted: Wanted,
     ) -> Result<Vec<Self>, EngineError> {
         let fixed = (0..inventory.world_size()).map(|rank| {
             let own: Vec<&Plan> = plans.iter().map(|(_, plans)| &plans[rank]).collect();
@@ -48,12 +58,22 @@ impl Budget {
         let most = most.unwrap_or(0);
         let (latent, index) = bytes_per_token(inventory.config());
         let block = (latent + index) * geometry.block_size as u64;
-        let wanted = geometry.max_blocks * max_num_seqs;
+        let memory = wanted.memory;
+        let wanted = match wanted.cache_tokens {
+            None => geometry.max_blocks * wanted.max_num_seqs,
+            Some(tokens) => tokens.div_ceil(geometry.block_size),
+        };
+        // One whole context must fit, or the longest allowed request never could.
+        if wanted < geometry.max_blocks {
+            return Err(EngineError::BadCache {
+                found: wanted * geometry.block_size,
+                least: geometry.max_blocks * geometry.block_size,
+            });
+        }
         let blocks = match memory {
             None => wanted,
             Some(memory) => {
                 let room = memory.saturating_sub(most) / block.max(1);
-                // One whole context must fit, or the longest allowed request never could.
                 let least = geometry.max_blocks;
                 if room < least as u64 {
                     let needed = most + block * least as u64;
@@ -102,6 +122,14 @@ pub(crate) fn largest_context(
     }
     let tokens = (low * block_size).min(config.max_context);
     Ok((low > 0).then_some(tokens))
+}
+
+/// Of the rank that takes most. There is one rank at least.
+pub(crate) fn largest(budgets: &[Budget]) -> &Budget {
+    budgets
+        .iter()
+        .max_by_key(|budget| budget.total())
+        .unwrap_or(&budgets[0])
 }
 
 /// Bytes of the weights that the plans read, each once.

@@ -4,6 +4,8 @@ use glim_model::EmitError;
 use glim_plan::{BackendError, CheckError, InputError, PlanError};
 use thiserror::Error;
 
+use crate::constraint::ConstraintError;
+
 /// Why the engine refused or failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -56,6 +58,27 @@ pub enum EngineError {
         /// Allowed.
         available: u64,
     },
+    /// The cache is to hold less than one context.
+    #[error(
+        "a cache of {found} tokens does not hold one whole context, which takes {least}: lower --context, or allow more"
+    )]
+    BadCache {
+        /// Asked for, in whole blocks.
+        found: usize,
+        /// One context, in whole blocks.
+        least: usize,
+    },
+    /// Too many requests wait.
+    #[error("the queue is full: {waiting} requests wait, of at most {max}; try again later")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+        /// Most.
+        max: usize,
+    },
+    /// What binds a request's tokens cannot go on.
+    #[error("the constraint of the answer failed: {0}")]
+    Constraint(#[from] ConstraintError),
     /// The model cannot be cut over so many ranks.
     #[error(transparent)]
     Shards(#[from] glim_model::shard::ShardError),

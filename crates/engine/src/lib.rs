@@ -25,32 +25,38 @@
 #![warn(missing_docs)]
 
 pub mod bench;
-mod block_pool;
 mod buckets;
 mod budget;
+mod constraint;
 mod engine;
 mod error;
 pub mod eval;
+mod event;
 mod imatrix;
+mod kv;
 mod latents;
+mod options;
 pub mod proof;
 mod ranks;
 mod request;
 mod sampler;
 mod scheduler;
 mod sequence;
+mod stats;
 mod steps;
 mod trace;
 
-pub use block_pool::{BlockId, BlockPool};
 pub use buckets::{DECODE_BUCKETS, PREFILL_BUCKETS};
 pub use budget::Budget;
-pub use engine::{Engine, EngineOptions, EnginePlan};
+pub use constraint::{ConstraintError, TokenConstraint};
+pub use engine::Engine;
 pub use error::EngineError;
+pub use event::{Event, FinishReason, Generation, Logprobs};
 pub use imatrix::{Collected, ImatrixOptions, imatrix};
+pub use kv::{BlockHash, BlockId, KV_EVENTS_MAX, KvEvent, MissReason};
 pub use latents::{LatentsCost, RankSpeeds};
+pub use options::{EngineOptions, EnginePlan};
 pub use ranks::{RANK_THREAD, Rank};
-pub use request::{
-    Dry, Event, FinishReason, GenerateRequest, Generation, Logprobs, SamplingParams, Xtc,
-};
+pub use request::{Dry, GenerateRequest, SamplingParams, Xtc};
 pub use scheduler::RequestId;
+pub use stats::{EngineStats, StepSize};

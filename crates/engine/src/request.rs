@@ -1,11 +1,11 @@
-//! What a caller asks for, and what it gets.
+//! What a caller asks for.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use glim_text::TokenId;
 
+use crate::constraint::TokenConstraint;
 use crate::error::EngineError;
-use crate::scheduler::RequestId;
 
 /// Penalises what would continue a repetition (DRY): a token that extends a repeated run of `n ≥ allowed_length` tokens loses
 /// `multiplier · base^(n − allowed_length)`.
@@ -92,13 +92,18 @@ impl SamplingParams {
         logprobs: None,
     };
 
-    /// Whether the logits have to come to the host: for what [`glim_plan::Op::Sample`] does not do itself.
-    pub(crate) fn needs_logits(&self) -> bool {
-        let penalised = self.repetition_penalty != 1.0
+    /// Whether a logit depends on how often its token was there.
+    pub(crate) fn penalises(&self) -> bool {
+        self.repetition_penalty != 1.0
             || self.frequency_penalty != 0.0
             || self.presence_penalty != 0.0
-            || self.dry.as_ref().is_some_and(|d| d.multiplier != 0.0);
-        penalised
+    }
+
+    /// Whether the logits have to come to the host: for what [`glim_plan::Op::Sample`] does not do itself.
+    pub(crate) fn needs_logits(&self) -> bool {
+        let has_dry = self.dry.as_ref().is_some_and(|d| d.multiplier != 0.0);
+        self.penalises()
+            || has_dry
             || !self.logit_bias.is_empty()
             || self.xtc.is_some_and(|x| x.probability > 0.0)
             || self.logprobs.is_some()
@@ -200,6 +205,14 @@ pub struct GenerateRequest {
     pub stop_tokens: Vec<TokenId>,
     /// Ids from here on are never drawn: rows of the head beyond the tokenizer's vocabulary. `None`: all may be drawn.
     pub vocab_limit: Option<usize>,
+    /// Smaller runs sooner, and may take the blocks of what runs; equal ones by arrival.
+    pub priority: i32,
+    /// Once it has passed the request is over, in whatever state: [`FinishReason::Deadline`](crate::FinishReason::Deadline).
+    pub deadline: Option<Instant>,
+    /// Cached rows are shared with requests of an equal salt only.
+    pub cache_salt: Option<String>,
+    /// Binds what may be drawn.
+    pub constraint: Option<Box<dyn TokenConstraint>>,
 }
 
 impl GenerateRequest {
@@ -211,84 +224,10 @@ impl GenerateRequest {
             max_tokens: None,
             stop_tokens: Vec::new(),
             vocab_limit: None,
+            priority: 0,
+            deadline: None,
+            cache_salt: None,
+            constraint: None,
         }
     }
-}
-
-/// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    /// A stop token was drawn.
-    Stop,
-    /// The limit of tokens or of the context was reached.
-    Length,
-    /// The caller ended it.
-    Cancelled,
-}
-
-impl FinishReason {
-    /// As in the OpenAI API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// Log-probabilities at one position, in nats, from the raw logits.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Logprobs {
-    /// Of the token that was drawn.
-    pub token: f32,
-    /// The likeliest tokens, likeliest first.
-    pub top: Vec<(TokenId, f32)>,
-}
-
-/// What a step did to a request.
-#[derive(Debug)]
-pub enum Event {
-    /// A token was drawn.
-    Token {
-        /// Request.
-        id: RequestId,
-        /// Token.
-        token: TokenId,
-        /// If asked for.
-        logprobs: Option<Logprobs>,
-    },
-    /// The request is over; its blocks are free.
-    Finished {
-        /// Request.
-        id: RequestId,
-        /// Why.
-        reason: FinishReason,
-    },
-    /// The request failed, alone; its blocks are free.
-    Failed {
-        /// Request.
-        id: RequestId,
-        /// Why.
-        error: EngineError,
-    },
-}
-
-/// A finished generation.
-#[derive(Debug, Clone)]
-pub struct Generation {
-    /// Generated tokens, without the stop token.
-    pub tokens: Vec<TokenId>,
-    /// Their log-probabilities, if asked for.
-    pub logprobs: Vec<Logprobs>,
-    /// Why it ended.
-    pub finish_reason: FinishReason,
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Time until the first token.
-    pub prefill: Duration,
-    /// Time of the decode steps.
-    pub decode: Duration,
-    /// Decode steps that ran.
-    pub decode_steps: usize,
 }

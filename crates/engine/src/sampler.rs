@@ -10,42 +10,42 @@ use glim_plan::sample::{SampleParams, candidates, is_corrupt, race, uniform};
 use glim_text::TokenId;
 
 use crate::error::EngineError;
-use crate::request::{Dry, Logprobs, SamplingParams, Xtc};
+use crate::event::Logprobs;
+use crate::request::{Dry, SamplingParams, Xtc};
 
 /// The stream of [`uniform`] that XTC takes its chance from.
 const XTC_STREAM: u32 = 1;
 /// Longest run that DRY looks for: the penalty of longer ones is beyond any logit.
 const DRY_MAX_RUN: usize = 64;
 
-/// What tokens a request has so far.
+/// How often a request has each token.
 #[derive(Debug, Default)]
-pub(crate) struct History {
-    /// Prompt, then answer.
-    tokens: Vec<TokenId>,
-    prompt: usize,
+pub(crate) struct Counts {
     /// Times that a token is in the answer; 0 for tokens of the prompt.
     counts: HashMap<TokenId, u32>,
 }
 
-impl History {
+impl Counts {
+    /// Of a request that has its prompt only.
     pub(crate) fn new(prompt: &[TokenId]) -> Self {
-        let counts = prompt.iter().map(|t| (*t, 0)).collect();
         Self {
-            tokens: prompt.to_vec(),
-            prompt: prompt.len(),
-            counts,
+            counts: prompt.iter().map(|t| (*t, 0)).collect(),
         }
     }
 
+    /// One more token of the answer.
     pub(crate) fn push(&mut self, token: TokenId) {
-        self.tokens.push(token);
         *self.counts.entry(token).or_insert(0) += 1;
     }
+}
 
-    /// Tokens of the answer.
-    pub(crate) fn output(&self) -> &[TokenId] {
-        &self.tokens[self.prompt..]
-    }
+/// What tokens a request has so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct History<'a> {
+    /// Prompt, then answer.
+    pub(crate) tokens: &'a [TokenId],
+    /// The same, counted; only where [`SamplingParams::penalises`].
+    pub(crate) counts: &'a Counts,
 }
 
 /// A drawn token, with its log-probabilities if they were asked for.
@@ -60,7 +60,7 @@ pub(crate) fn draw(
     mask: &[u32],
     params: &SampleParams,
     sampling: &SamplingParams,
-    history: &History,
+    history: History<'_>,
 ) -> Result<Drawn, EngineError> {
     let position = params.position as usize;
     if is_corrupt(logits) {
@@ -72,9 +72,9 @@ pub(crate) fn draw(
             *logit += bias;
         }
     }
-    penalise(&mut adjusted, sampling, history);
+    penalise(&mut adjusted, sampling, history.counts);
     if let Some(dry) = sampling.dry.as_ref().filter(|d| d.multiplier != 0.0) {
-        repetitions(&mut adjusted, dry, &history.tokens);
+        repetitions(&mut adjusted, dry, history.tokens);
     }
     let mut kept = candidates(&adjusted, mask, params);
     if let Some(xtc) = sampling.xtc.filter(|_| params.temperature > 0.0) {
@@ -89,13 +89,13 @@ pub(crate) fn draw(
 }
 
 /// Repetition penalty over prompt and answer, then frequency and presence over the answer.
-fn penalise(logits: &mut [f32], sampling: &SamplingParams, history: &History) {
+fn penalise(logits: &mut [f32], sampling: &SamplingParams, counts: &Counts) {
     let r = sampling.repetition_penalty;
     let (frequency, presence) = (sampling.frequency_penalty, sampling.presence_penalty);
-    if r == 1.0 && frequency == 0.0 && presence == 0.0 {
+    if !sampling.penalises() {
         return;
     }
-    for (token, count) in &history.counts {
+    for (token, count) in &counts.counts {
         let Some(logit) = logits.get_mut(token.0 as usize) else {
             continue;
         };
@@ -205,11 +205,22 @@ mod tests {
         }
     }
 
+    fn no_history(counts: &Counts) -> History<'_> {
+        History {
+            tokens: &[],
+            counts,
+        }
+    }
+
     fn greedy(logits: &[f32], sampling: &SamplingParams, history: &[u32], prompt: usize) -> u32 {
         let tokens: Vec<TokenId> = history.iter().map(|t| TokenId(*t)).collect();
-        let mut h = History::new(&tokens[..prompt]);
-        tokens[prompt..].iter().for_each(|t| h.push(*t));
-        draw(logits, &ALL, &params(0.0, 5), sampling, &h)
+        let mut counts = Counts::new(&tokens[..prompt]);
+        tokens[prompt..].iter().for_each(|t| counts.push(*t));
+        let history = History {
+            tokens: &tokens,
+            counts: &counts,
+        };
+        draw(logits, &ALL, &params(0.0, 5), sampling, history)
             .unwrap()
             .token
             .0
@@ -218,10 +229,11 @@ mod tests {
     #[test]
     fn neutral_parameters_draw_what_the_step_draws() {
         let logits = [0.3, -1.0, 2.5, 2.4, 0.0, 1.0, -7.0, 2.0];
-        let history = History::new(&[TokenId(2), TokenId(3)]);
+        let counts = Counts::default();
+        let history = no_history(&counts);
         for position in 0..300 {
             let p = params(0.8, position);
-            let host = draw(&logits, &ALL, &p, &SamplingParams::GREEDY, &history)
+            let host = draw(&logits, &ALL, &p, &SamplingParams::GREEDY, history)
                 .unwrap()
                 .token;
             assert_eq!(
@@ -286,7 +298,8 @@ mod tests {
     #[test]
     fn xtc_leaves_the_least_likely_of_the_likely() {
         let logits = [2.0, 1.9, 0.0, -5.0];
-        let history = History::new(&[TokenId(0)]);
+        let counts = Counts::default();
+        let history = no_history(&counts);
         let xtc = |probability| SamplingParams {
             xtc: Some(Xtc {
                 probability,
@@ -296,7 +309,7 @@ mod tests {
         };
         let count = |sampling: &SamplingParams| {
             let draws = (0..400).map(|position| {
-                draw(&logits, &ALL, &params(1.0, position), sampling, &history)
+                draw(&logits, &ALL, &params(1.0, position), sampling, history)
                     .unwrap()
                     .token
                     .0
@@ -319,8 +332,9 @@ mod tests {
             logit_bias: vec![(TokenId(0), 50.0)],
             ..SamplingParams::GREEDY
         };
-        let history = History::new(&[TokenId(0)]);
-        let drawn = draw(&[0.0, 0.0, 1.0], &ALL, &params(0.0, 1), &sampling, &history).unwrap();
+        let counts = Counts::default();
+        let history = no_history(&counts);
+        let drawn = draw(&[0.0, 0.0, 1.0], &ALL, &params(0.0, 1), &sampling, history).unwrap();
         let logprobs = drawn.logprobs.unwrap();
         let z = (2.0 + 1f32.exp()).ln();
         assert_eq!(drawn.token, TokenId(0));
@@ -332,9 +346,10 @@ mod tests {
 
     #[test]
     fn corrupt_and_dead_rows_are_errors() {
-        let h = History::new(&[TokenId(0)]);
+        let counts = Counts::default();
+        let h = no_history(&counts);
         let run = |logits: &[f32], mask: &[u32]| {
-            draw(logits, mask, &params(1.0, 3), &SamplingParams::GREEDY, &h).map(|d| d.token)
+            draw(logits, mask, &params(1.0, 3), &SamplingParams::GREEDY, h).map(|d| d.token)
         };
         assert!(matches!(
             run(&[f32::NAN, 0.0], &ALL),

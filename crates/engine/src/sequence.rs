@@ -2,8 +2,8 @@
 
 use glim_plan::CacheGeometry;
 
-use crate::block_pool::{BlockId, BlockPool};
 use crate::error::EngineError;
+use crate::kv::{BlockId, KvCache};
 
 /// Cached tokens of one sequence: how many, and in which blocks.
 #[derive(Debug, Default)]
@@ -13,22 +13,34 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
+    /// A sequence whose first `computed` tokens are in these blocks.
+    pub(crate) fn new(blocks: Vec<BlockId>, computed: usize) -> Self {
+        Self { blocks, computed }
+    }
+
+    /// Its blocks, in order.
+    pub(crate) fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+
     /// Tokens whose rows are in the cache.
     pub(crate) fn computed(&self) -> usize {
         self.computed
     }
 
-    /// Makes room for tokens up to `length`.
-    pub(crate) fn reserve(
-        &mut self,
-        length: usize,
-        block_size: usize,
-        pool: &mut BlockPool,
-    ) -> Result<(), EngineError> {
-        let needed = length
+    /// Blocks that it lacks for tokens up to `length`.
+    pub(crate) fn lacks(&self, length: usize, block_size: usize) -> usize {
+        length
             .div_ceil(block_size)
-            .saturating_sub(self.blocks.len());
-        self.blocks.extend(pool.take(needed)?);
+            .saturating_sub(self.blocks.len())
+    }
+
+    /// Makes room for tokens up to `length`.
+    pub(crate) fn reserve(&mut self, length: usize, kv: &mut KvCache) -> Result<(), EngineError> {
+        let lacks = self.lacks(length, kv.block_size());
+        if lacks > 0 {
+            self.blocks.extend(kv.take(lacks)?);
+        }
         Ok(())
     }
 
@@ -56,8 +68,8 @@ impl Sequence {
             .take(geometry.max_blocks)
     }
 
-    /// Gives all blocks back.
-    pub(crate) fn release(self, pool: &mut BlockPool) {
-        pool.give_back(self.blocks);
+    /// Lets go of all blocks.
+    pub(crate) fn release(self, kv: &mut KvCache) {
+        kv.release(self.blocks);
     }
 }

@@ -159,3 +159,38 @@ fn nan_left_by_a_skipped_operation_is_named() {
         }
     }
 }
+
+/// A request whose logits are broken may have broken rows: nobody goes on from them.
+#[test]
+fn rows_of_a_request_with_broken_logits_are_not_used_again() {
+    let checkpoint = Checkpoint::open(&assets::odd_glm52()).unwrap();
+    let cached = |change: Change| {
+        let weights = Faulty {
+            checkpoint: &checkpoint,
+            change,
+        };
+        let options = EngineOptions {
+            context: Some(128),
+            block_size: 16,
+            ..EngineOptions::default()
+        };
+        let inventory = Inventory::of(&checkpoint);
+        let mut engine =
+            common::engine_of(inventory, &weights, ReferenceOptions::default(), options);
+        let mut request = GenerateRequest::new((1..60).map(TokenId).collect());
+        request.max_tokens = Some(2);
+        let result = engine.generate(&request, |_| std::ops::ControlFlow::Continue(()));
+        let stats = engine.stats();
+        assert_eq!(stats.blocks_used, 0);
+        (result.map(|out| out.tokens.len()), stats.blocks_cached)
+    };
+    assert!(matches!(cached(|_, _, _| None), (Ok(2), 3)));
+    let broken: Change = |_, name, data| {
+        let nan = f32::NAN.to_le_bytes().repeat(data.bytes.len() / 4);
+        (name == "output_norm.weight").then(|| owned(&data, nan))?
+    };
+    match cached(broken) {
+        (Err(EngineError::CorruptLogits { position: 59 }), 0) => {}
+        other => panic!("{other:?}"),
+    }
+}

@@ -84,6 +84,7 @@ fn together(engine: &mut Engine, requests: &[GenerateRequest]) -> Vec<Vec<TokenI
                 Event::Token { id, token, .. } => tokens.get_mut(&id).unwrap().push(token),
                 Event::Finished { reason, .. } => assert_eq!(reason, FinishReason::Length),
                 Event::Failed { error, .. } => panic!("{error}"),
+                Event::Started { .. } | Event::Preempted { .. } => {}
             }
         }
         most = most.max(engine.counts().1);
@@ -143,7 +144,7 @@ fn requests_wait_for_memory_and_cancelling_frees_it() {
         max_num_seqs: 4,
         ..EngineOptions::default()
     };
-    // Memory for one context and a little more: two requests of four blocks each run, the third waits.
+    // Memory for one context and a little more: nine blocks.
     let inventory = Inventory::of(&checkpoint);
     let whole = EnginePlan::new(inventory.clone(), &backend.caps(), options.clone()).unwrap();
     let per_block = (whole.budget().latent_cache + whole.budget().index_cache) / 32;
@@ -162,24 +163,26 @@ fn requests_wait_for_memory_and_cancelling_frees_it() {
     let mut engine = Engine::load(plan, &checkpoint, Box::new(backend)).unwrap();
     let request = |n: u32| GenerateRequest {
         max_tokens: Some(20),
-        ..GenerateRequest::new((0..n).map(TokenId).collect())
+        ..GenerateRequest::new((0..n).map(|i| TokenId(i * 7 + n)).collect())
     };
-    let ids: Vec<RequestId> = (0..3)
-        .map(|_| engine.submit(request(44)).unwrap())
-        .collect();
+    let ids: Vec<RequestId> = [44, 60, 63]
+        .map(|n| engine.submit(request(n)).unwrap())
+        .to_vec();
+    // Three blocks and four, and one in reserve for the first: the third needs four and two in reserve.
     engine.step().unwrap();
     assert_eq!(engine.counts(), (1, 2));
-    assert!(engine.cancel(ids[0]) && !engine.cancel(ids[0]));
-    engine.step().unwrap();
-    assert_eq!(engine.counts(), (0, 2));
     // What could never fit is refused at once, with both numbers.
     let refused = engine.submit(request(120)).unwrap_err().to_string();
     assert!(
         refused.contains("needs 140 tokens") && refused.contains("128"),
         "{refused}"
     );
+    assert!(engine.cancel(ids[0]) && !engine.cancel(ids[0]));
+    engine.step().unwrap();
+    assert_eq!(engine.counts(), (0, 2));
     assert!(engine.cancel(ids[1]) && engine.cancel(ids[2]));
     assert!(engine.is_idle());
+    assert_eq!(engine.stats().blocks_used, 0);
 }
 
 #[test]

@@ -287,3 +287,23 @@ fn ranks_draw_what_the_whole_vocabulary_would() {
         assert_eq!(found, run(&request), "{:?}", request.sampling);
     }
 }
+
+/// All ranks have the same blocks, so a hit restores each one's rows: with poison, nothing that is read was never written.
+#[test]
+fn a_hit_over_ranks_gives_the_same_tokens() {
+    let checkpoint = Checkpoint::open(&assets::tiny_glm5()).unwrap();
+    let mut engine = engine(&checkpoint, 2, &Options::default(), 256, &cpu(Math::Fast));
+    let mut request = GenerateRequest::new((0..150).map(|i| TokenId(i * 17 + 3)).collect());
+    request.max_tokens = Some(10);
+    request.sampling.temperature = 0.8;
+    request.sampling.top_p = 0.9;
+    let mut run = || {
+        let out = engine
+            .generate(&request, |_| ControlFlow::Continue(()))
+            .unwrap();
+        (out.cached_tokens, out.tokens)
+    };
+    let (first, second) = (run(), run());
+    assert_eq!((first.0, second.0), (0, 128));
+    assert_eq!(first.1, second.1);
+}

@@ -6,6 +6,8 @@ use crate::exit::Failure;
 
 /// What messages call it.
 pub(crate) const NAME: &str = "tiny-glm5 (built in)";
+/// What a server calls it.
+pub(crate) const SHORT_NAME: &str = "tiny-glm5";
 
 #[cfg(feature = "builtin-model")]
 const BYTES: &[u8] = include_bytes!("../../../assets/tiny-glm5/tiny-glm5-q8_0.gguf");

@@ -58,6 +58,8 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Generate from a prompt, or chat in the terminal
     Run(cmd::run::RunArgs),
+    /// Serve a model over HTTP: the OpenAI API, Anthropic's Messages, metrics, a page to chat
+    Serve(cmd::serve::ServeArgs),
     /// Show what a model file is: hyper-parameters, tensors, memory, oddities, plans
     Inspect(cmd::inspect::InspectArgs),
     /// Show the rendered prompt and the token ids of a text or a conversation
@@ -82,6 +84,7 @@ impl Command {
     pub(crate) fn run(self, ui: &Ui) -> Result<Exit, Failure> {
         match self {
             Command::Run(args) => cmd::run::run(args, ui),
+            Command::Serve(args) => cmd::serve::run(args, ui),
             Command::Inspect(args) => cmd::inspect::run(&args, ui),
             Command::Tokenize(args) => cmd::tokenize::run(&args, ui),
             Command::Eval(args) => cmd::eval::run(&args, ui),

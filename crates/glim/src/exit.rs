@@ -15,6 +15,7 @@ use glim_model::quantize::QuantizeError;
 use glim_model::synth::SynthError;
 use glim_model::{EmitError, ModelError};
 use glim_plan::BackendError;
+use glim_server::ServeError;
 use glim_text::TextError;
 
 use crate::ui::Ui;
@@ -64,7 +65,8 @@ pub(crate) fn table() -> String {
 }
 
 /// Why a command could not do its job.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub(crate) struct Failure {
     exit: Exit,
     message: String,
@@ -205,6 +207,9 @@ pub(crate) fn report_clap(error: &clap::Error, json: bool) -> Exit {
     Exit::Usage
 }
 
+/// Threads whose panic ends one request of a service and not the process: those that answer HTTP, and what they start.
+const SURVIVORS: &[&str] = &["glim-http", "glim-template"];
+
 /// A panic is a bug: one line that asks for a report, exit 70.
 pub(crate) fn install_panic_hook(json: bool) {
     std::panic::set_hook(Box::new(move |info| {
@@ -233,6 +238,10 @@ pub(crate) fn install_panic_hook(json: bool) {
             env!("CARGO_PKG_REPOSITORY")
         );
         let failure = Failure::new(Exit::Internal, message).hint(hint);
+        if thread.name().is_some_and(|name| SURVIVORS.contains(&name)) {
+            failure.tell();
+            return;
+        }
         if json {
             tell_json(&failure.to_json());
         } else {
@@ -332,6 +341,7 @@ impl From<EngineError> for Failure {
             | EngineError::BadSampling { .. }
             | EngineError::BadContext { .. }
             | EngineError::BadSequences { .. }
+            | EngineError::BadCache { .. }
             | EngineError::OutOfMemory { .. }
             | EngineError::Shards(_)
             | EngineError::Emit(EmitError::IdleRank { .. }) => Exit::Usage,
@@ -353,6 +363,35 @@ impl From<EngineError> for Failure {
             EngineError::Shards(_) => failure.hint("choose another --tp"),
             EngineError::Emit(EmitError::IdleRank { .. }) => failure.hint("use --tp-latents whole"),
             _ => failure,
+        }
+    }
+}
+
+impl From<ServeError<Failure>> for Failure {
+    fn from(error: ServeError<Failure>) -> Self {
+        let message = match &error {
+            ServeError::Load(_) => String::new(),
+            error => error.to_string(),
+        };
+        match error {
+            ServeError::Load(failure) => failure,
+            ServeError::Engine(error) | ServeError::SelfTest(error) => Self {
+                message,
+                ..error.into()
+            },
+            ServeError::Bind { source, .. } => match source.kind() {
+                io::ErrorKind::AddrInUse => Self::new(Exit::Temporary, message)
+                    .hint("another process listens there: end it, or choose another --port"),
+                io::ErrorKind::AddrNotAvailable | io::ErrorKind::PermissionDenied => {
+                    Self::new(Exit::Config, message).hint("choose another --host or --port")
+                }
+                _ => Self::new(Exit::Temporary, message),
+            },
+            ServeError::System { .. } => Self::new(Exit::Temporary, message),
+            ServeError::KvEvents(_) => {
+                Self::new(Exit::Config, message).hint("choose another --kv-events")
+            }
+            ServeError::Panic => Self::new(Exit::Internal, message),
         }
     }
 }

@@ -86,6 +86,26 @@ impl ModelArg {
         )
     }
 
+    /// What a server calls the model: the name of its file or folder, without ending and number of a part.
+    pub(crate) fn served_name(&self) -> String {
+        let Some(path) = &self.path else {
+            return builtin::SHORT_NAME.to_owned();
+        };
+        let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let name = match path.is_dir() {
+            true => path.file_name(),
+            false => path.file_stem(),
+        };
+        let name = name.unwrap_or(path.as_os_str()).to_string_lossy();
+        // `model-00001-of-00011`
+        let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+        let part = name.rsplit_once("-of-").and_then(|(before, of)| {
+            let (stem, part) = before.rsplit_once('-')?;
+            (is_number(part) && is_number(of)).then_some(stem)
+        });
+        part.unwrap_or(&name).to_owned()
+    }
+
     /// Opens the checkpoint.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, Failure> {
         match &self.path {
@@ -183,7 +203,16 @@ pub(crate) fn engine(
         context,
         ..EngineOptions::default()
     };
-    engine_with(checkpoint, setup, options, ui)
+    engine_with(checkpoint, setup, options, ui, &|_| ())
+}
+
+/// How far a loading is, for whoever else wants to know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Loading {
+    /// So many bytes will be loaded.
+    Expected(u64),
+    /// So many more are.
+    Loaded(u64),
 }
 
 /// The same, with all options of the engine.
@@ -192,6 +221,7 @@ pub(crate) fn engine_with(
     setup: Setup,
     options: EngineOptions,
     ui: &Ui,
+    told: &(dyn Fn(Loading) + Sync),
 ) -> Result<Engine, Failure> {
     checkpoint.check_loadable()?;
     let start = Instant::now();
@@ -208,14 +238,15 @@ pub(crate) fn engine_with(
     ui.detail(|| format!("{name}: {each}{}", memory(plan.budget())));
 
     let bytes = plan.budget().weights * ranks as u64;
+    told(Loading::Expected(bytes));
     let progress = Mutex::new(Progress::new(ui, "loading", Unit::Bytes, bytes));
     let mut sources: Vec<Box<dyn WeightSource + '_>> = Vec::new();
     match inventory.shards() {
-        None => sources.push(Box::new(Watched::new(checkpoint, &progress))),
+        None => sources.push(Box::new(Watched::new(checkpoint, &progress, told))),
         Some(shards) => {
             for rank in 0..ranks {
                 let weights = shards.rank(checkpoint, rank).map_err(EngineError::from)?;
-                sources.push(Box::new(Watched::new(weights, &progress)));
+                sources.push(Box::new(Watched::new(weights, &progress, told)));
             }
         }
     }
@@ -322,11 +353,20 @@ pub(crate) fn memory(budget: &Budget) -> String {
 struct Watched<'a, 'ui, S> {
     source: S,
     progress: &'a Mutex<Progress<'ui>>,
+    told: &'a (dyn Fn(Loading) + Sync),
 }
 
 impl<'a, 'ui, S> Watched<'a, 'ui, S> {
-    fn new(source: S, progress: &'a Mutex<Progress<'ui>>) -> Self {
-        Self { source, progress }
+    fn new(
+        source: S,
+        progress: &'a Mutex<Progress<'ui>>,
+        told: &'a (dyn Fn(Loading) + Sync),
+    ) -> Self {
+        Self {
+            source,
+            progress,
+            told,
+        }
     }
 }
 
@@ -335,6 +375,7 @@ impl<S: WeightSource> WeightSource for Watched<'_, '_, S> {
         let weight = self.source.weight(name)?;
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.add(weight.bytes.len() as u64);
+        (self.told)(Loading::Loaded(weight.bytes.len() as u64));
         Ok(weight)
     }
 }

@@ -75,7 +75,6 @@ impl Session<'_> {
     ) -> Result<(Answer, Generation), Failure> {
         let tokenizer = &self.text.model.tokenizer;
         let request = GenerateRequest {
-            prompt,
             sampling: settings.sampling.clone(),
             max_tokens: settings.max_tokens,
             stop_tokens: if settings.ignore_eos {
@@ -84,6 +83,7 @@ impl Session<'_> {
                 tokenizer.stop_ids().to_vec()
             },
             vocab_limit: Some(tokenizer.vocab_size()),
+            ..GenerateRequest::new(prompt)
         };
         self.interrupt.clear();
         let mut printer = Printer::new(self.ui, show, decoder);
@@ -157,9 +157,10 @@ fn summary(answer: &Answer, generation: &Generation) -> Json {
     })
 }
 
-/// Tokens of the prompt for each second until the first token.
+/// Computed tokens of the prompt for each second until the first token.
 fn prefill_rate(generation: &Generation) -> Option<f64> {
-    rate(generation.prompt_tokens, generation.prefill)
+    let computed = generation.prompt_tokens - generation.cached_tokens;
+    rate(computed, generation.prefill)
 }
 
 /// Decode steps for each second; `None` if there was none.

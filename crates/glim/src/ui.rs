@@ -21,7 +21,7 @@ pub(crate) enum ColorChoice {
 }
 
 /// How to talk to the user.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Ui {
     /// One JSON object on stdout.
     pub(crate) json: bool,

@@ -28,6 +28,8 @@ pub struct Matcher {
     automaton: llguidance::Matcher,
     calls_tools: bool,
     state: State,
+    /// The automaton has taken a token.
+    has_begun: bool,
 }
 
 impl Matcher {
@@ -47,7 +49,13 @@ impl Matcher {
             calls_tools: grammar.calls_tools(),
             vocabulary,
             state,
+            has_begun: false,
         }
+    }
+
+    /// True where the grammar binds the next token and has bound none yet: the place for whatever else an answer may be.
+    pub fn at_start(&self) -> bool {
+        matches!(self.state, State::Start | State::Bound) && !self.has_begun
     }
 
     /// Clears the bits of tokens that may not come next: bit `id % 32` of word `id / 32`, 1 for allowed. Where the grammar binds,
@@ -133,6 +141,7 @@ impl Matcher {
     }
 
     fn consume(&mut self, token: TokenId) -> Result<(), MatchError> {
+        self.has_begun = true;
         // The automaton of a whole answer takes nothing more; and a token that it refuses would leave it broken.
         let forbidden = MatchError::Forbidden { token: token.0 };
         if self.automaton.is_stopped() && !self.automaton.is_error() {

@@ -1,6 +1,8 @@
 //! Engines on the repository's models.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod serve;
+
 use std::path::Path;
 
 use glim_engine::eval::Reference;

@@ -1,5 +1,7 @@
 //! `glim bench`: how fast a model's steps are, beside what this machine could do at most, measured in the same run.
 
+mod requests;
+
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use glim_cpu::{Pool, machine};
@@ -22,7 +24,8 @@ Times are medians. The cached context is not computed, only allocated: a step ta
 
 Examples:
   glim bench
-  glim bench model.gguf --rows 1,4 --context 0,4096 --prompt 512 --json";
+  glim bench model.gguf --rows 1,4 --context 0,4096 --prompt 512 --json
+  glim bench model.gguf --concurrency 1,8";
 
 /// Options of `glim bench`.
 #[derive(Debug, Args)]
@@ -43,6 +46,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     repeat: usize,
     #[command(flatten)]
+    requests: requests::Requests,
+    #[command(flatten)]
     placement: Placement,
 }
 
@@ -55,6 +60,10 @@ struct Machine {
 pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
     args.placement.check()?;
     let checkpoint = args.model.checkpoint()?;
+    if args.requests.is_asked_for() {
+        args.requests.run(&checkpoint, &args.placement, ui)?;
+        return Ok(Exit::Ok);
+    }
     let max = checkpoint.config().max_context;
     let contexts = sizes(&args.context, &[0, 1024], max - 1);
     let prompts = sizes(&args.prompt, &[16, 512], max);
@@ -74,7 +83,7 @@ pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
     };
     drop(pool);
     let world_size = setup.world_size;
-    let mut engine = loader::engine_with(&checkpoint, setup, options, ui)?;
+    let mut engine = loader::engine_with(&checkpoint, setup, options, ui, &|_| ())?;
     let (name, memory) = (args.model.name(), loader::memory(engine.budget()));
     ui.note(&match world_size {
         1 => format!("{name}: {memory}"),

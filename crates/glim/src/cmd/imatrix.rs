@@ -102,7 +102,7 @@ pub(crate) fn run(args: &ImatrixArgs, ui: &Ui) -> Result<Exit, Failure> {
         output: args.process_output,
         threads: setup.threads(),
     };
-    let mut engine = loader::engine_with(&checkpoint, setup, engine_options, ui)?;
+    let mut engine = loader::engine_with(&checkpoint, setup, engine_options, ui, &|_| ())?;
     let mut progress = Progress::new(ui, "reading", Unit::Things("windows"), windows as u64);
     let show = |done: usize, _: usize, so_far: f64| {
         progress.set(done as u64, format!("perplexity {so_far:.4}"));

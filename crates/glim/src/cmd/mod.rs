@@ -7,6 +7,7 @@ pub(crate) mod imatrix;
 pub(crate) mod inspect;
 pub(crate) mod quantize;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod synth;
 pub(crate) mod tokenize;
 pub(crate) mod verify;

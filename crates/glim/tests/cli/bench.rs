@@ -60,3 +60,35 @@ fn sizes_beyond_the_model_are_refused() {
     glim(&["bench", "--rows", "0"]).fails(64, &["--rows"]);
     glim(&["bench", "--rows", "129"]).fails(64, &["--rows"]);
 }
+
+#[test]
+fn requests_at_a_time_are_reported_with_what_chunks_spare() {
+    let args = "bench --json --concurrency 1,3 --request-prompt 8 --request-answer 4 --long-prompt 40 --chunk 16";
+    let out = glim(&args.split(' ').collect::<Vec<_>>());
+    assert_eq!(out.code, 0, "{out:?}");
+    let json = out.json();
+    let runs = json["concurrency"].as_array().unwrap();
+    let sizes: Vec<_> = runs.iter().map(|r| r["requests"].as_u64()).collect();
+    assert_eq!(sizes, [Some(1), Some(3)]);
+    for run in runs {
+        for field in ["total_ms", "tok_s", "decode_tok_s"] {
+            assert!(
+                run[field].as_f64().is_some_and(|x| x > 0.0),
+                "{field}: {run}"
+            );
+        }
+    }
+    let arrivals = json["arrival"].as_array().unwrap();
+    let chunks: Vec<_> = arrivals.iter().map(|a| a["chunk"].as_u64()).collect();
+    assert_eq!(chunks, [Some(16), Some(40)]);
+    for arrival in arrivals {
+        for field in ["short_ttft_ms", "long_ttft_ms", "longest_gap_ms"] {
+            assert!(
+                arrival[field].as_f64().is_some_and(|x| x > 0.0),
+                "{field}: {arrival}"
+            );
+        }
+    }
+    glim(&["bench", "--concurrency", "0"]).fails(64, &["--concurrency"]);
+    glim(&["bench", "--concurrency", "1", "--request-prompt", "9000"]).fails(64, &["9032", "4096"]);
+}

@@ -91,6 +91,27 @@ impl Rendered {
     pub fn untrusted(&self) -> &[Range<usize>] {
         &self.untrusted
     }
+
+    /// Cuts the prompt after the last place where `message` stands in it, blanks around it left out if the template has
+    /// dropped them, so that the model goes on with this message; as `continue_final_message` of transformers
+    /// (`utils/chat_template_utils.py`, `render_jinja_template`). False, and nothing is changed, if it stands nowhere.
+    pub fn cut_after(&mut self, message: &str) -> bool {
+        let bare = message.trim();
+        let Some(at) = self.text.rfind(bare) else {
+            return false;
+        };
+        let kept = message.trim_start();
+        let end = match self.text[at..].starts_with(kept) {
+            true => at + kept.len(),
+            false => at + bare.len(),
+        };
+        self.text.truncate(end);
+        self.untrusted.retain(|range| range.start < end);
+        for range in &mut self.untrusted {
+            range.end = range.end.min(end);
+        }
+        true
+    }
 }
 
 /// A compiled chat template.
@@ -201,7 +222,9 @@ impl ChatTemplate {
         };
         let no_stack = |reason: String| TextError::TemplateFailed { line: 0, reason };
         std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let thread = std::thread::Builder::new()
+                .name("glim-template".to_owned())
+                .stack_size(STACK_BYTES);
             let running = thread.spawn_scoped(scope, render).map_err(|error| {
                 no_stack(format!(
                     "no room for a stack of {STACK_BYTES} bytes: {error}"

@@ -3,6 +3,8 @@
 //! What a step costs depends on how many rows and positions it has, not on what is in them (but for which experts are chosen),
 //! so a context is not computed first: its blocks are taken as they are.
 
+mod requests;
+
 use std::time::{Duration, Instant};
 
 use glim_plan::sample::SampleParams;
@@ -13,6 +15,8 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::sequence::Sequence;
 use crate::steps::{BatchRow, Draw};
+
+pub use requests::{Arrival, Concurrent, arrival, concurrent};
 
 /// One size of step, timed.
 #[derive(Debug, Clone, PartialEq)]
