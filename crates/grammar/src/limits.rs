@@ -39,7 +39,8 @@ pub(crate) const MASK_LEXER_FUEL: u64 = 500_000;
 /// Most Earley items of one mask (about 20 in a microsecond).
 pub(crate) const MASK_ITEMS: usize = 100_000;
 
-/// Most states of one lexer, some hundred bytes each. A string of 10000 characters whose length is bounded takes 60000 of them.
+/// Most states of one lexer, some hundred bytes each. A string whose length is bounded takes several for each character that it has:
+/// ten thousand `é` take more than 70000 and fewer than 100000.
 pub(crate) const LEXER_STATES: usize = 250_000;
 
 /// Stack of the thread that compiles. A schema is followed by recursion, a few kB for each of at most [`MAX_SCHEMA_NODES`] levels;
