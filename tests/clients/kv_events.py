@@ -10,8 +10,6 @@ that a replay from 0 (by DEALER, and the first batch by REQ) begins with AllBloc
 --arrays the server was told to write arrays. Prints one JSON object; exits 1 if something does not hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -58,7 +56,7 @@ def events(arrays: bool):
     return BlockStored, BlockRemoved, AllBlocksCleared, msgspec.msgpack.Decoder(Batch)
 
 
-def ask(url: str, prompt: str, key: str | None) -> dict:
+def ask(url: str, prompt: str, key: Optional[str]) -> dict:
     body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 24, "temperature": 0}
     headers = {"Content-Type": "application/json"}
     if key:
