@@ -42,6 +42,8 @@ pub struct ModelInfo {
     pub index_topk: Option<usize>,
     /// Version of the program.
     pub build: String,
+    /// Digest of the file's tensors, as `glim verify` prints it; null if they were not proved.
+    pub digest: Option<String>,
 }
 
 /// A part of the weights.

@@ -3,6 +3,8 @@
 //! What an operator decides is checked before anything is opened; the address is taken before the model is loaded, so that probes
 //! are answered meanwhile and a second server on the same port fails at once.
 
+mod proof;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use glim_server::{
     ApiKeys, Lifecycle, Loaded, ModelInfo, SamplingDefaults, Server, ServerConfig, TypeShare,
 };
 
+use self::proof::Extent;
 use crate::exit::{Exit, Failure};
 use crate::kv_events::KvEventsArgs;
 use crate::loader::{self, Loading, ModelArg, TextArg};
@@ -50,6 +53,9 @@ pub(crate) struct ServeArgs {
     /// Jinja chat template to use instead of the model's own
     #[arg(long, value_name = "FILE.jinja")]
     template: Option<PathBuf>,
+    /// What is proved before the first request: full (the file's bytes, the ranks' parts, that a text makes sense), file (without the last), none
+    #[arg(long, value_name = "WHAT", default_value = "full", hide_possible_values = true)]
+    verify: Extent,
     #[command(flatten)]
     http: HttpArgs,
     #[command(flatten)]
@@ -199,12 +205,19 @@ fn load(
     let options = args.options(&checkpoint);
     let context = options.context;
     let (math, ranks) = (setup.cpu.math, setup.world_size);
+    let digest = match args.verify {
+        Extent::None => None,
+        _ => Some(proof::of_bytes(&checkpoint, ranks, lifecycle)?),
+    };
     lifecycle.loading("weights");
     let told = |loading| match loading {
         Loading::Expected(bytes) => lifecycle.expect_bytes(bytes),
         Loading::Loaded(bytes) => lifecycle.loaded_bytes(bytes),
     };
-    let engine = loader::engine_with(&checkpoint, setup, options, ui, &told)?;
+    let mut engine = loader::engine_with(&checkpoint, setup, options, ui, &told)?;
+    if args.verify == Extent::Full {
+        proof::of_sense(&mut engine, &text.model.tokenizer, lifecycle)?;
+    }
     let config = checkpoint.config();
     let context = context.unwrap_or(engine.context());
     let info = ModelInfo {
@@ -224,6 +237,7 @@ fn load(
         .to_owned(),
         index_topk: Some(config.indexer.topk),
         build: env!("CARGO_PKG_VERSION").to_owned(),
+        digest,
     };
     let memory = loader::memory(engine.budget());
     tracing::info!(context = engine.context(), memory, "loaded");
