@@ -23,7 +23,7 @@ struct Shared {
     engine: EngineHandle,
     model: OnceLock<Model>,
     /// Requests that are rendered and tokenised at a time: long prompts are work for a processor.
-    preparing: Semaphore,
+    preparing: Arc<Semaphore>,
     /// Unix time of the start, in seconds.
     started_unix: u64,
 }
@@ -42,7 +42,7 @@ impl AppState {
             metrics,
             engine,
             model: OnceLock::new(),
-            preparing: Semaphore::new(threads),
+            preparing: Arc::new(Semaphore::new(threads)),
             started_unix: unix_now(),
         }))
     }
@@ -139,11 +139,15 @@ impl AppState {
         &self,
         work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.0.preparing.acquire().await;
+        let permit = self.0.preparing.clone().acquire_owned().await;
         let state = self.clone();
         let span = tracing::Span::current();
-        let result = tokio::task::spawn_blocking(move || span.in_scope(|| work(&state))).await;
-        drop(permit);
+        let result = tokio::task::spawn_blocking(move || {
+            // Kept until the work is done, also if its client has gone meanwhile.
+            let _permit = permit;
+            span.in_scope(|| work(&state))
+        });
+        let result = result.await;
         result.unwrap_or_else(|panic| Err(ApiError::internal(&panic)))
     }
 }

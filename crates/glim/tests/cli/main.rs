@@ -13,6 +13,7 @@ mod models;
 mod quantize;
 mod ranks;
 mod run;
+mod serve;
 mod synth;
 #[cfg(unix)]
 mod terminal;

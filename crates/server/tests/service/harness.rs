@@ -7,6 +7,7 @@ use std::time::Duration;
 use glim_cpu::{CpuBackend, CpuOptions, Math};
 use glim_engine::{Engine, EngineOptions};
 use glim_model::{Checkpoint, Inventory};
+use glim_plan::Backend;
 use glim_server::{Lifecycle, Loaded, ModelInfo, ServeError, Server, ServerConfig, Stopper};
 use glim_text::TextModel;
 use serde_json::{Value, json};
@@ -50,6 +51,15 @@ pub(crate) fn options() -> EngineOptions {
 
 /// Loads the built-in model.
 pub(crate) fn load(options: EngineOptions, math: Math) -> Loaded {
+    load_on(options, math, |backend| backend)
+}
+
+/// The same on a backend that the test has put something around.
+pub(crate) fn load_on(
+    options: EngineOptions,
+    math: Math,
+    around: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
+) -> Loaded {
     let checkpoint = Checkpoint::open(MODEL.as_ref()).unwrap();
     let gguf = glim_gguf::Gguf::open(MODEL.as_ref()).unwrap();
     let backend = Box::new(CpuBackend::new(CpuOptions {
@@ -59,7 +69,13 @@ pub(crate) fn load(options: EngineOptions, math: Math) -> Loaded {
     let source = glim_text::from_gguf::read(&gguf).unwrap();
     let template = source.chat_template.clone();
     Loaded {
-        engine: Engine::new(Inventory::of(&checkpoint), &checkpoint, backend, options).unwrap(),
+        engine: Engine::new(
+            Inventory::of(&checkpoint),
+            &checkpoint,
+            around(backend),
+            options,
+        )
+        .unwrap(),
         text: TextModel::new(source).unwrap(),
         template,
         info: ModelInfo {

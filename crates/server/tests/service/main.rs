@@ -4,6 +4,7 @@
 mod chat;
 mod completions;
 mod edges;
+mod faults;
 mod harness;
 mod http;
 mod invariance;

@@ -54,7 +54,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE.jinja")]
     template: Option<PathBuf>,
     /// What is proved before the first request: full (the file's bytes, the ranks' parts, that a text makes sense), file (without the last), none
-    #[arg(long, value_name = "WHAT", default_value = "full", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "full",
+        hide_possible_values = true
+    )]
     verify: Extent,
     #[command(flatten)]
     http: HttpArgs,
