@@ -7,7 +7,8 @@ engine afterwards, the 99th percentile of /health under 10 ms. Needs nothing but
     python3 tests/load/load.py --url http://127.0.0.1:8000 --clients 64 --seconds 120
 
 Prints one JSON object. Memory is the server's own `process_resident_memory_bytes`, read all through the run: flat is when the median of the
-last quarter is at most --memory-growth above the median of the second quarter (the first warms up: buffers, arenas, caches).
+last quarter is at most --memory-growth above the median of the third (the first half warms up: each block of the cache costs memory
+only once it has been written). The curve is printed too.
 """
 
 from __future__ import annotations
@@ -304,7 +305,7 @@ def spread(values: list[float], scale: float = 1000.0) -> dict[str, float] | Non
 
 
 def memory_growth(memory: list[tuple[float, float]], seconds: float) -> float | None:
-    early = [size for at, size in memory if seconds * 0.25 <= at < seconds * 0.5]
+    early = [size for at, size in memory if seconds * 0.5 <= at < seconds * 0.75]
     late = [size for at, size in memory if at >= seconds * 0.75]
     if not early or not late or statistics.median(early) == 0:
         return None
@@ -362,6 +363,7 @@ async def run(args: argparse.Namespace) -> dict:
             "most": round(max(size for _, size in seen.memory) / 2**20, 1) if seen.memory else None,
             "last": round(seen.memory[-1][1] / 2**20, 1) if seen.memory else None,
             "growth": None if growth is None else round(growth, 4),
+            "curve": [round(size / 2**20, 1) for _, size in seen.memory[:: max(1, len(seen.memory) // 16)]],
         },
         "left_in_the_engine": left,
         "settled_after_s": round(settled, 2),
