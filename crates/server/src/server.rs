@@ -193,6 +193,7 @@ impl Server {
         };
         let thread = std::thread::Builder::new().name(engine_thread::THREAD.to_owned());
         let thread = thread.spawn(move || {
+            yield_to_http();
             // Nobody listens any more only if the process is about to end.
             let _ = ended.send(engine.run(load));
         });
@@ -304,6 +305,21 @@ async fn told(stop: &mut watch::Receiver<Stop>, least: Stop) {
     if stop.wait_for(|stop| *stop >= least).await.is_err() {
         // Nobody is left who could tell.
         std::future::pending::<()>().await;
+    }
+}
+
+/// How much nicer the engine's threads are than those of HTTP: a probe that wakes one up shall not wait for a time slice of the model's.
+#[cfg(target_os = "linux")]
+const ENGINE_NICE: i32 = 5;
+
+/// Gives the calling thread, and all that it will start (the backend's), less of the processors than the threads of HTTP wherever both want
+/// one. On Linux the nice value is each thread's own, and inherited (`sched(7)`).
+fn yield_to_http() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::getpriority_process(None)
+        .and_then(|now| rustix::process::setpriority_process(None, (now + ENGINE_NICE).min(19)))
+    {
+        tracing::warn!(%error, "the engine's priority cannot be lowered: probes may wait for it");
     }
 }
 
