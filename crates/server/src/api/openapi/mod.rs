@@ -92,7 +92,8 @@ pub(crate) fn document(model_names: &[String]) -> Json {
 /// Says which names a request may call the model by.
 fn name_models(schemas: &mut Json, names: &[String]) {
     for name in table::REQUESTS {
-        if let Some(model) = property(&mut schemas[*name], "model") {
+        let schema = schemas.get_mut(*name);
+        if let Some(model) = schema.and_then(|schema| property(schema, "model")) {
             let mut allowed: Vec<Json> = names.iter().map(|name| json!(name)).collect();
             allowed.push(Json::Null);
             model["enum"] = Json::Array(allowed);
@@ -102,10 +103,11 @@ fn name_models(schemas: &mut Json, names: &[String]) {
 
 /// A property of an object, or of one of the objects that it is made of.
 fn property<'a>(schema: &'a mut Json, name: &str) -> Option<&'a mut Json> {
-    if schema["properties"].get(name).is_some() {
-        return schema["properties"].get_mut(name);
+    let own = schema.get("properties");
+    if own.is_some_and(|properties| properties.get(name).is_some()) {
+        return schema.get_mut("properties")?.get_mut(name);
     }
-    let parts = schema["allOf"].as_array_mut()?;
+    let parts = schema.get_mut("allOf")?.as_array_mut()?;
     parts.iter_mut().find_map(|part| property(part, name))
 }
 
