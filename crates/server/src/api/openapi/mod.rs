@@ -85,14 +85,29 @@ pub(crate) fn document(model_names: &[String]) -> Json {
     document["openapi"] = json!("3.1.0");
     if let Some(schemas) = document.pointer_mut("/components/schemas") {
         name_models(schemas, model_names);
+        allow_overlap(schemas);
     }
     document
+}
+
+/// Forms that are told apart by what else they have: an answer of the richer form is also one of the poorer.
+const OVERLAPPING: &[&str] = &["Tokenized"];
+
+/// `anyOf` for forms of which an answer may have more than one; untagged enums come as `oneOf`.
+fn allow_overlap(schemas: &mut Json) {
+    let overlapping = OVERLAPPING.iter();
+    for schema in overlapping.filter_map(|name| schemas.get_mut(*name)?.as_object_mut()) {
+        if let Some(forms) = schema.remove("oneOf") {
+            schema.insert("anyOf".to_owned(), forms);
+        }
+    }
 }
 
 /// Says which names a request may call the model by.
 fn name_models(schemas: &mut Json, names: &[String]) {
     for name in table::REQUESTS {
-        if let Some(model) = property(&mut schemas[*name], "model") {
+        let schema = schemas.get_mut(*name);
+        if let Some(model) = schema.and_then(|schema| property(schema, "model")) {
             let mut allowed: Vec<Json> = names.iter().map(|name| json!(name)).collect();
             allowed.push(Json::Null);
             model["enum"] = Json::Array(allowed);
@@ -102,10 +117,16 @@ fn name_models(schemas: &mut Json, names: &[String]) {
 
 /// A property of an object, or of one of the objects that it is made of.
 fn property<'a>(schema: &'a mut Json, name: &str) -> Option<&'a mut Json> {
-    if schema["properties"].get(name).is_some() {
-        return schema["properties"].get_mut(name);
+    // By `get_mut`, since an index would put what is missing there, as null.
+    let here = |schema: &Json| {
+        schema
+            .get("properties")
+            .is_some_and(|all| all.get(name).is_some())
+    };
+    if here(schema) {
+        return schema.get_mut("properties")?.get_mut(name);
     }
-    let parts = schema["allOf"].as_array_mut()?;
+    let parts = schema.get_mut("allOf")?.as_array_mut()?;
     parts.iter_mut().find_map(|part| property(part, name))
 }
 
