@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Requests made from /openapi.json by schemathesis, against the real binary with its built-in model: valid ones, and ones that the
-# document forbids. None may be answered with a 5xx, nor with a status, type or body that the document does not have.
+# document forbids. None may be answered with a 5xx, nor with a status or a type of body that the document does not have. (Bodies are
+# not compared: OpenAPI 3.1 has no way to describe the events of a stream.)
 #
 #   tests/clients/schemathesis.sh [CASES] [further arguments of `schemathesis run`]
 #
@@ -10,7 +11,7 @@ cd "$(dirname "$0")/../.."
 
 cases=${1:-2000}
 shift || true
-target=${CARGO_TARGET_DIR:-target}
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 glim=$(realpath "${GLIM:-$target/release/glim}")
 
 venv=$target/schemathesis-venv
@@ -21,7 +22,8 @@ fi
 
 work=$(mktemp -d)
 # One coprocess: its first line says where it listens.
-coproc SERVER { exec "$glim" serve --json --port 0 --request-timeout 20 --max-tokens 16 2>"$work/log"; }
+# Short answers, even for 128 choices at once: it is the requests that matter.
+coproc SERVER { exec "$glim" serve --json --port 0 --context 256 --max-num-seqs 64 --max-tokens 16 2>"$work/log"; }
 server=$SERVER_PID
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 read -r said <&"${SERVER[0]}"
@@ -37,10 +39,12 @@ print(sum(len(set(path) & {"get", "post", "put", "delete"}) for path in json.loa
 each=$(((cases + operations - 1) / operations))
 echo "$operations operations, $each cases of each phase and operation at least"
 
+# It leaves a folder where it runs.
+cd "$work"
 "$venv/bin/schemathesis" run "$url/openapi.json" \
-    --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
+    --checks not_a_server_error,status_code_conformance,content_type_conformance \
     --mode all --max-examples "$each" --phases examples,coverage,fuzzing --continue-on-failure \
-    --request-timeout 60 --workers 2 --seed 1 --suppress-health-check all --generation-database none "$@"
+    --request-timeout 180 --workers 2 --seed 1 --suppress-health-check all --generation-database none "$@"
 
 kill -TERM "$server"
 wait "$server"

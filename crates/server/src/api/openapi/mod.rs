@@ -85,8 +85,22 @@ pub(crate) fn document(model_names: &[String]) -> Json {
     document["openapi"] = json!("3.1.0");
     if let Some(schemas) = document.pointer_mut("/components/schemas") {
         name_models(schemas, model_names);
+        allow_overlap(schemas);
     }
     document
+}
+
+/// Forms that are told apart by what else they have: an answer of the richer form is also one of the poorer.
+const OVERLAPPING: &[&str] = &["Tokenized"];
+
+/// `anyOf` for forms of which an answer may have more than one; untagged enums come as `oneOf`.
+fn allow_overlap(schemas: &mut Json) {
+    let overlapping = OVERLAPPING.iter();
+    for schema in overlapping.filter_map(|name| schemas.get_mut(*name)?.as_object_mut()) {
+        if let Some(forms) = schema.remove("oneOf") {
+            schema.insert("anyOf".to_owned(), forms);
+        }
+    }
 }
 
 /// Says which names a request may call the model by.
