@@ -95,9 +95,11 @@ const OVERLAPPING: &[&str] = &["Tokenized"];
 
 /// `anyOf` for forms of which an answer may have more than one; untagged enums come as `oneOf`.
 fn allow_overlap(schemas: &mut Json) {
-    let overlapping = OVERLAPPING.iter();
-    for schema in overlapping.filter_map(|name| schemas.get_mut(*name)?.as_object_mut()) {
-        if let Some(forms) = schema.remove("oneOf") {
+    for name in OVERLAPPING {
+        let schema = schemas.get_mut(*name).and_then(Json::as_object_mut);
+        if let Some(schema) = schema
+            && let Some(forms) = schema.remove("oneOf")
+        {
             schema.insert("anyOf".to_owned(), forms);
         }
     }
