@@ -377,7 +377,7 @@ impl From<ServeError<Failure>> for Failure {
             ServeError::Load(failure) => failure,
             ServeError::Engine(error) | ServeError::SelfTest(error) => Self {
                 message,
-                ..error.into()
+                ..(*error).into()
             },
             ServeError::Bind { source, .. } => match source.kind() {
                 io::ErrorKind::AddrInUse => Self::new(Exit::Temporary, message)

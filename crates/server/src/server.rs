@@ -53,10 +53,10 @@ pub enum ServeError<E> {
     Load(E),
     /// The model was loaded, but cannot draw a token.
     #[error("the self-test failed: {0}")]
-    SelfTest(EngineError),
+    SelfTest(Box<EngineError>),
     /// A step failed.
     #[error("the engine failed: {0}")]
-    Engine(EngineError),
+    Engine(Box<EngineError>),
     /// The engine's thread panicked; it has said why.
     #[error("the engine's thread ended with a panic")]
     Panic,
@@ -350,7 +350,7 @@ impl Loading {
         lifecycle.loading("self-test");
         if let Err(error) = self_test(&mut engine) {
             observers.metrics.selftest_failed();
-            return Err(ServeError::SelfTest(error));
+            return Err(ServeError::SelfTest(Box::new(error)));
         }
         let model = Model::new(&engine, text, template.as_deref(), info);
         let (blocks, block_size) = (model.blocks, model.block_size);
@@ -361,7 +361,7 @@ impl Loading {
         tracing::info!(seconds = took.as_secs_f64(), "ready");
         engine_thread::run(engine, commands, observers).map_err(|error| {
             lifecycle.set_failed();
-            ServeError::Engine(error)
+            ServeError::Engine(Box::new(error))
         })
     }
 }

@@ -156,16 +156,20 @@ impl StreamEvent {
 /// The next part of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = MessagesBlockDelta)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 pub(crate) enum BlockDelta {
     /// Of a text.
-    TextDelta { text: String },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
     /// Of thinking.
-    ThinkingDelta { thinking: String },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
     /// Of a call's arguments: joined, the parts are one JSON object.
-    InputJsonDelta { partial_json: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
     /// Of thinking, last.
-    SignatureDelta { signature: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
 }
 
 /// How a message ended.

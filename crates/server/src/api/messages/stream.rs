@@ -168,7 +168,7 @@ impl Events {
                     };
                     self.start(Open::Thinking, block, &mut out);
                 }
-                self.delta(BlockDelta::ThinkingDelta { thinking }, &mut out);
+                self.delta(BlockDelta::Thinking { thinking }, &mut out);
             }
             Piece::Content(text) => {
                 if self.open != Some(Open::Text) {
@@ -177,7 +177,7 @@ impl Events {
                     };
                     self.start(Open::Text, block, &mut out);
                 }
-                self.delta(BlockDelta::TextDelta { text }, &mut out);
+                self.delta(BlockDelta::Text { text }, &mut out);
             }
             Piece::CallStart { name } => {
                 let block = ReplyBlock::ToolUse {
@@ -189,7 +189,7 @@ impl Events {
             }
             Piece::CallArguments(partial_json) => {
                 if !partial_json.is_empty() {
-                    self.delta(BlockDelta::InputJsonDelta { partial_json }, &mut out);
+                    self.delta(BlockDelta::InputJson { partial_json }, &mut out);
                 }
             }
             Piece::CallEnd { .. } => {
@@ -232,7 +232,7 @@ impl Events {
         let Some(open) = self.open.take() else { return };
         if open == Open::Thinking {
             let signature = SIGNATURE.to_owned();
-            self.delta(BlockDelta::SignatureDelta { signature }, out);
+            self.delta(BlockDelta::Signature { signature }, out);
         }
         out.push(StreamEvent::ContentBlockStop {
             index: self.blocks.saturating_sub(1),

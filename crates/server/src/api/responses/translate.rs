@@ -181,7 +181,7 @@ fn push_items(items: &[InputItem], messages: &mut Vec<Json>) -> Result<(), ApiEr
                     assistant.reason(&text, messages);
                 }
             }
-            Item::ItemReference {} => {
+            Item::Reference {} => {
                 let param = format!("input[{index}]");
                 let message = format!(
                     "{param}: this server is stateless and stores no items; send the item itself"

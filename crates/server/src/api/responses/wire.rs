@@ -119,7 +119,8 @@ pub(crate) enum Item {
         summary: Option<Vec<ReasoningPart>>,
     },
     /// Refused: nothing is stored.
-    ItemReference {},
+    #[serde(rename = "item_reference")]
+    Reference {},
 }
 
 /// Who speaks.
