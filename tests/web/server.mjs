@@ -21,6 +21,8 @@ export async function serve(...args) {
     child.on("error", reject);
     ended.then((code) => reject(new Error(`glim serve ended with ${code}:\n${log.join("\n")}`)));
   });
+  // It listens before its model is there.
+  while (!(await fetch(`${url}ready`)).ok) await new Promise((resolve) => setTimeout(resolve, 50));
   return {
     url,
     stop() {

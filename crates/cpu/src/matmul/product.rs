@@ -1,7 +1,7 @@
 //! Products of weight rows with activation rows.
 //!
-//! With up to [`TILE`] rows of activations, weights are multiplied as they stream from memory. With more, a few weight rows are unpacked
-//! into the thread's own buffer, which stays in its cache, and tiles of activations go over them: each weight is read from
+//! With up to [`DIRECT`] rows of activations, weights are multiplied as they stream from memory, [`TILE`] rows at a time: after the first
+//! tile a weight row lies in the nearest cache, still packed. With more, a few weight rows are unpacked into the thread's own buffer, which stays in its cache, and tiles of activations go over them: each weight is read from
 //! memory once, each activation once for every few weight rows.
 //!
 //! No closure stands between a task's `run` and its inner loops: one that is not inlined is compiled without the instructions,
@@ -17,6 +17,8 @@ use super::dots::{Dots, TILE};
 use super::q8::Q8;
 use super::unpack::Row;
 
+/// Rows of activations up to which unpacking a weight again for each tile costs less than storing it unpacked once.
+const DIRECT: usize = 2 * TILE;
 /// Elements of the weight rows that are unpacked at a time: with their scales, a part of a core's second-level cache.
 const ROOM: usize = 64 * 1024;
 /// Weight rows that are unpacked at a time, at most.
@@ -71,22 +73,24 @@ impl<R: Fn(usize) -> usize, O: Fn(usize, usize, f32)> Task for Quantised<'_, R, 
             .iter_mut()
             .for_each(|row| row.resize(w.ty, w.k));
         let x = |i: usize| q8.row((x_rows.at)(i));
-        if x_rows.count <= TILE {
+        if x_rows.count <= DIRECT {
             for j in w_rows {
                 let (blocks, row) = (w.row(j), &mut rows[0]);
-                match x_rows.count {
-                    0 => {}
-                    1 => give(&out, 0, j, dots.q8_blocks(w.ty, blocks, [x(0)], row)),
-                    2 => give(&out, 0, j, dots.q8_blocks(w.ty, blocks, [x(0), x(1)], row)),
-                    3 => give(
-                        &out,
-                        0,
-                        j,
-                        dots.q8_blocks(w.ty, blocks, [x(0), x(1), x(2)], row),
-                    ),
-                    _ => {
-                        let x = [x(0), x(1), x(2), x(3)];
-                        give(&out, 0, j, dots.q8_blocks(w.ty, blocks, x, row));
+                for i in (0..x_rows.count).step_by(TILE) {
+                    match x_rows.count - i {
+                        1 => give(&out, i, j, dots.q8_blocks(w.ty, blocks, [x(i)], row)),
+                        2 => {
+                            let x = [x(i), x(i + 1)];
+                            give(&out, i, j, dots.q8_blocks(w.ty, blocks, x, row));
+                        }
+                        3 => {
+                            let x = [x(i), x(i + 1), x(i + 2)];
+                            give(&out, i, j, dots.q8_blocks(w.ty, blocks, x, row));
+                        }
+                        _ => {
+                            let x = [x(i), x(i + 1), x(i + 2), x(i + 3)];
+                            give(&out, i, j, dots.q8_blocks(w.ty, blocks, x, row));
+                        }
                     }
                 }
             }
