@@ -15,7 +15,11 @@ struct Served {
 impl Served {
     fn start(args: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_glim"))
-            .args(["serve", "--json", "--port", "0", "--verify", "none"])
+            .args(["serve", "--json", "--port", "0"])
+            .args(match args.contains(&"--verify") {
+                true => &[][..],
+                false => &["--verify", "none"],
+            })
             .args(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -79,6 +83,14 @@ fn a_signal_ends_it_in_order_also_while_it_loads() {
     let mut served = Served::start(&[]);
     served.signal("TERM");
     assert_eq!(served.child.wait().unwrap().code(), Some(0));
+}
+
+/// The texts of the proof are longer than some contexts: these are served all the same.
+#[test]
+fn a_short_context_is_served() {
+    let served = Served::start(&["--verify", "full", "--context", "64"]);
+    served.wait_ready();
+    assert!(served.get("/info").contains("\"digest\":\""));
 }
 
 #[test]

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::ValueEnum;
 use glim_engine::Engine;
-use glim_engine::proof::{Check, Outcome, sense};
+use glim_engine::proof::{Check, Outcome, SENSE_TEXTS, sense};
 use glim_model::{Checkpoint, proof};
 use glim_server::Lifecycle;
-use glim_text::Tokenizer;
+use glim_text::{Special, Tokenizer};
 
 use crate::exit::{Exit, Failure};
 
@@ -53,6 +53,19 @@ pub(super) fn of_sense(
     lifecycle: &Lifecycle,
 ) -> Result<(), Failure> {
     lifecycle.loading("proof of sense");
+    let mut needed = 0;
+    for text in SENSE_TEXTS {
+        let tokens = tokenizer.encode(text.text, Special::Text)?;
+        needed = needed.max(tokens.len() + 1);
+    }
+    if needed > engine.context() {
+        tracing::warn!(
+            context = engine.context(),
+            needed,
+            "the context is too short for the proof of sense, which is left out"
+        );
+        return Ok(());
+    }
     let check = sense(engine, tokenizer, &mut |_, _| {});
     tracing::info!(detail = check.detail, "the model reads a text");
     judge(std::slice::from_ref(&check)).map_err(|failure| {
