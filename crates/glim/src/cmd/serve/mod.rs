@@ -183,13 +183,15 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
     }
     let server = Server::bind::<Failure>(config)?.with_signals();
     let address = server.address();
-    tracing::info!(%address, model = args.model.name(), "listening");
-    if ui.json {
-        ui.print_json(&serde_json::json!({ "address": address.to_string() }))?;
-    }
     let ui = ui.clone();
-    let result =
-        server.run(move |lifecycle| load(&args, setup, template.as_deref(), &ui, lifecycle));
+    let result = server.run(move |lifecycle| {
+        // Said from here on, where signals are heard and probes answered.
+        tracing::info!(%address, model = args.model.name(), "listening");
+        if ui.json {
+            ui.print_json(&serde_json::json!({ "address": address.to_string() }))?;
+        }
+        load(&args, setup, template.as_deref(), &ui, lifecycle)
+    });
     result.map(|()| Exit::Ok).map_err(Failure::from)
 }
 
