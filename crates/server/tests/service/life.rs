@@ -267,7 +267,7 @@ async fn a_step_that_takes_too_long_shows_in_health_and_silence_is_filled_with_p
     let service = Service::start(config, options()).await;
     let body = with(
         question(&"word ".repeat(900)),
-        json!({"stream": true, "max_tokens": 1}),
+        json!({"stream": true, "max_tokens": 500, "ignore_eos": true}),
     );
     let stream = service
         .post("/v1/chat/completions", &body)
