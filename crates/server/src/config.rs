@@ -130,17 +130,12 @@ impl ApiKeys {
         }
     }
 
-    /// Whether no key is needed.
-    pub fn is_open(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// How many there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is none: then no key is needed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

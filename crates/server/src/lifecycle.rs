@@ -93,8 +93,8 @@ impl Lifecycle {
     }
 
     fn change(&self, edit: impl FnOnce(&mut Phase)) {
-        let mut phase = self.0.phase.write();
-        edit(phase.as_deref_mut().unwrap_or(&mut Phase::Failed));
+        let phase = self.0.phase.write();
+        edit(&mut phase.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// From now on requests are served, unless the end has come already.

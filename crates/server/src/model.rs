@@ -64,6 +64,8 @@ pub(crate) struct Model {
     pub(crate) text: TextModel,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) info: ModelInfo,
+    /// Names what runs, so that clients can tell whether equal seeds should give equal answers.
+    pub(crate) fingerprint: String,
     /// SHA-256 of the chat template's source, in hexadecimal.
     pub(crate) template_hash: Option<String>,
     /// Whether the template knows these variables.
@@ -97,6 +99,7 @@ impl Model {
         };
         Self {
             tags: Tags::of(&tokenizer),
+            fingerprint: fingerprint(&info),
             template_hash: template.map(hash),
             knows_enable_thinking: knows("enable_thinking"),
             knows_reasoning_effort: knows("reasoning_effort"),
@@ -125,4 +128,14 @@ impl Model {
         let bytes = self.tokenizer.token_bytes(id).unwrap_or_default();
         (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
     }
+}
+
+/// The same for the same program and the same way of computing.
+fn fingerprint(info: &ModelInfo) -> String {
+    let text = format!(
+        "{} {} {} {}",
+        info.build, info.backend, info.math, info.ranks
+    );
+    let digest = blake3::hash(text.as_bytes()).to_hex();
+    format!("fp_{}", &digest[..10])
 }

@@ -32,7 +32,7 @@ const OPEN_PREFIX: &str = "/web/";
 pub(crate) async fn check(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let keys = &state.config().api_keys;
     let path = request.uri().path();
-    let is_open = keys.is_open() || OPEN.contains(&path) || path.starts_with(OPEN_PREFIX);
+    let is_open = keys.is_empty() || OPEN.contains(&path) || path.starts_with(OPEN_PREFIX);
     if is_open || key(request.headers()).is_some_and(|key| keys.admit(key)) {
         return next.run(request).await;
     }

@@ -72,6 +72,13 @@ fn given_id(headers: &HeaderMap) -> Option<String> {
     fits.then(|| id.to_owned())
 }
 
+/// A new name of a part of an answer: this prefix and 24 hexadecimal digits, as OpenAI's and Anthropic's are.
+pub(crate) fn part_id(prefix: &str) -> String {
+    let mut digits = uuid::Uuid::new_v4().simple().to_string();
+    digits.truncate(24);
+    format!("{prefix}{digits}")
+}
+
 /// A new id; later ones sort after earlier ones.
 pub(crate) fn new_id() -> String {
     uuid::Uuid::now_v7().simple().to_string()

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
@@ -66,7 +66,7 @@ async fn wrong_method() -> ApiError {
 
 /// Browsers shall not guess what a response is.
 async fn safe_headers(request: axum::extract::Request, next: axum::middleware::Next) -> Response {
-    let mut response = next.run(request).await.into_response();
+    let mut response = next.run(request).await;
     response.headers_mut().insert(
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),

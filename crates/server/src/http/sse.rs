@@ -43,7 +43,6 @@ pub(crate) fn data(json: &impl serde::Serialize, out: &mut String) {
 }
 
 /// Writes an event with a name.
-#[allow(dead_code, reason = "used by protocols that name their events")]
 pub(crate) fn event(name: &str, json: &impl serde::Serialize, out: &mut String) {
     out.push_str("event: ");
     out.push_str(name);

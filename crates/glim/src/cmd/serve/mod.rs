@@ -175,7 +175,7 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
         .map(prompt::read_text)
         .transpose()?;
     let setup = args.placement.setup(Math::Fast);
-    if !config.address.ip().is_loopback() && config.api_keys.is_open() {
+    if !config.address.ip().is_loopback() && config.api_keys.is_empty() {
         tracing::warn!(
             "everybody who reaches {} may ask: --api-key-file sets keys",
             config.address
@@ -210,7 +210,6 @@ fn load(
         text = text.with_template(template)?;
     }
     let options = args.options(&checkpoint);
-    let context = options.context;
     let (math, ranks) = (setup.cpu.math, setup.world_size);
     let digest = match args.verify {
         Extent::None => None,
@@ -226,7 +225,6 @@ fn load(
         proof::of_sense(&mut engine, &text.model.tokenizer, lifecycle)?;
     }
     let config = checkpoint.config();
-    let context = context.unwrap_or(engine.context());
     let info = ModelInfo {
         architecture: config.arch.clone(),
         quantization: shares(&checkpoint),
@@ -237,7 +235,7 @@ fn load(
         }
         .to_owned(),
         ranks,
-        attention: match context > config.indexer.topk {
+        attention: match engine.context() > config.indexer.topk {
             true => "sparse",
             false => "dense",
         }

@@ -10,6 +10,7 @@ use crate::api::logprobs::{self, LogprobJson, Names};
 use crate::api::usage::{Timings, UsageJson};
 use crate::generation::Generation;
 use crate::generation::update::{Delta, Finish, StopReason, TokenLogprob};
+use crate::http::observe::part_id;
 use crate::model::Model;
 
 /// Response of `/v1/chat/completions`.
@@ -80,27 +81,14 @@ pub(crate) struct ChatLogprobs {
     content: Vec<LogprobJson>,
 }
 
-/// A new id of a call: `call_` and 24 hexadecimal digits.
+/// A new id of a call.
 pub(crate) fn call_id() -> String {
-    let mut digits = uuid::Uuid::new_v4().simple().to_string();
-    digits.truncate(24);
-    format!("call_{digits}")
+    part_id("call_")
 }
 
 /// The id of a chat's response.
 pub(crate) fn response_id(generation: &Generation) -> String {
     format!("chatcmpl-{}", generation.id)
-}
-
-/// Says what runs, so that clients can tell whether equal seeds should give equal answers.
-pub(crate) fn fingerprint(model: &Model) -> String {
-    let info = &model.info;
-    let text = format!(
-        "{} {} {} {}",
-        info.build, info.backend, info.math, info.ranks
-    );
-    let digest = blake3::hash(text.as_bytes()).to_hex();
-    format!("fp_{}", &digest[..10])
 }
 
 pub(crate) fn stop_reason(stop: Option<&StopReason>) -> Value {
@@ -153,7 +141,7 @@ pub(super) fn print(
         object: "chat.completion",
         created: generation.created,
         model: generation.model.clone(),
-        system_fingerprint: fingerprint(model),
+        system_fingerprint: model.fingerprint.clone(),
         choices: choices.collect(),
         usage: generation.usage().into(),
         timings: spec.timings.then(|| Timings::of(generation)),

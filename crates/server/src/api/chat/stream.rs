@@ -5,9 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::response::{
-    ChatLogprobs, call_id, chat_logprobs, fingerprint, ids, response_id, stop_reason,
-};
+use super::response::{ChatLogprobs, call_id, chat_logprobs, ids, response_id, stop_reason};
 use crate::api::fields::StreamOptions;
 use crate::api::usage::{Timings, UsageJson};
 use crate::generation::Generation;
@@ -107,7 +105,9 @@ impl ChatStream {
             object: "chat.completion.chunk",
             created: generation.created,
             model: generation.model.clone(),
-            system_fingerprint: model.map(fingerprint).unwrap_or_default(),
+            system_fingerprint: model
+                .map(|model| model.fingerprint.clone())
+                .unwrap_or_default(),
             choices,
             usage: usage.or_else(|| wanted.then_some(None)),
             timings: None,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::api::chat::response::{fingerprint, ids, stop_reason};
+use crate::api::chat::response::{ids, stop_reason};
 use crate::api::fields::StreamOptions;
 use crate::api::logprobs::{Names, finite};
 use crate::api::usage::{Timings, UsageJson};
@@ -107,7 +107,9 @@ fn envelope(
         object: "text_completion",
         created: generation.created,
         model: generation.model.clone(),
-        system_fingerprint: model.map(fingerprint).unwrap_or_default(),
+        system_fingerprint: model
+            .map(|model| model.fingerprint.clone())
+            .unwrap_or_default(),
         choices,
         usage: None,
         timings: None,

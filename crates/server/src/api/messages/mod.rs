@@ -24,7 +24,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::generation::update::{Finish, FinishReason, StopReason, Update};
 use crate::generation::{self, Generation};
 use crate::http::body::JsonBody;
-use crate::http::observe::Arrived;
+use crate::http::observe::{Arrived, part_id};
 use crate::http::sse::{self, Printer};
 use crate::state::AppState;
 
@@ -104,11 +104,7 @@ fn message(generation: &Generation) -> reply::Message {
 
 /// Ids of calls: `toolu_` and 24 hexadecimal digits.
 fn call_ids() -> CallIds {
-    Box::new(|| {
-        let mut digits = uuid::Uuid::new_v4().simple().to_string();
-        digits.truncate(24);
-        format!("toolu_{digits}")
-    })
+    Box::new(|| part_id("toolu_"))
 }
 
 fn ending(finish: Finish) -> Ending {

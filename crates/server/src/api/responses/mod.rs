@@ -27,7 +27,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::generation::update::{FinishReason, Update};
 use crate::generation::{self, Generation};
 use crate::http::body::JsonBody;
-use crate::http::observe::Arrived;
+use crate::http::observe::{Arrived, part_id};
 use crate::http::sse::{self, Printer};
 use crate::state::AppState;
 
@@ -149,11 +149,7 @@ fn empty_response(
 
 /// Ids of items and calls: a prefix and 24 hexadecimal digits.
 fn ids() -> Ids {
-    Box::new(|kind| {
-        let mut digits = uuid::Uuid::new_v4().simple().to_string();
-        digits.truncate(24);
-        format!("{kind}_{digits}")
-    })
+    Box::new(|kind| part_id(&format!("{kind}_")))
 }
 
 fn ending(reason: FinishReason) -> Ending {
