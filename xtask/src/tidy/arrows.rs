@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("model", &["gguf", "plan", "quant"], &[]),
     // Its parity tests run the plans of real architectures.
     ("cpu", &["plan", "quant"], &["model"]),
+    ("cuda", &["plan", "quant"], &["model"]),
     (
         "engine",
         &["model", "plan", "text"],
@@ -31,7 +32,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     (
         "glim",
         &[
-            "cpu", "engine", "gguf", "model", "plan", "quant", "server", "text",
+            "cpu", "cuda", "engine", "gguf", "model", "plan", "quant", "server", "text",
         ],
         &[],
     ),

@@ -1,0 +1,192 @@
+// What every kernel stands on: fixed-width types, 16-bit floats, loads, reductions in a fixed order, live rows, faults.
+//
+// Kernels include no CUDA header (compiling them takes a fraction of the time, and a user needs no toolkit). Inline PTX stands
+// in these include files only, each piece with a twin for the emulator (`GLIM_EMULATED`), which runs kernels on a CPU.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed char i8;
+typedef long long i64;
+
+constexpr int WARP = 32;
+constexpr u32 FULL = 0xffffffffu;
+
+// An entry point, launched with at most `threads` threads a block.
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+
+#ifdef GLIM_EMULATED
+// `glim_dynamic_shared` and the thread indices come from the emulator's prelude.
+#define SHARED(type, name) type* name = reinterpret_cast<type*>(glim_dynamic_shared())
+#else
+extern __shared__ uint4 glim_dynamic_shared_memory[];
+// The block's dynamic shared memory, 16-byte aligned: once in a kernel, which carves it by hand.
+#define SHARED(type, name) type* name = reinterpret_cast<type*>(glim_dynamic_shared_memory)
+#endif
+
+// ---- programmatic dependent launch ---------------------------------------------------------------------------------------
+// Every thread of every block waits before it touches anything that another kernel writes, also if it then has nothing to do:
+// a kernel that ends without having waited would let its successor overtake its predecessor.
+// Both are no-ops in a launch without the attribute, and before sm_90.
+
+__device__ __forceinline__ void pdl_wait() {
+#if !defined(GLIM_EMULATED) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel be scheduled. After the wait: earlier, kernels several steps ahead would hold registers and shared memory.
+__device__ __forceinline__ void pdl_go() {
+#if !defined(GLIM_EMULATED) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- 16-bit floats ---------------------------------------------------------------------------------------------------------
+
+#ifdef GLIM_EMULATED
+__device__ __forceinline__ float h2f(u16 h) { return glim_half_to_float(h); }
+__device__ __forceinline__ u16 f2h(float f) { return glim_float_to_half(f); }
+__device__ __forceinline__ u16 f2bf(float f) { return glim_float_to_bfloat(f); }
+#else
+__device__ __forceinline__ float h2f(u16 h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+__device__ __forceinline__ u16 f2h(float f) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+__device__ __forceinline__ u16 f2bf(float f) {
+    u16 h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+#endif
+__device__ __forceinline__ float bf2f(u16 h) { return __uint_as_float(u32(h) << 16); }
+
+// ---- loads of weights --------------------------------------------------------------------------------------------------------
+// Read once, so kept out of L1. Relaxed and not `ld.global.nc`: the compiler moves the latter below `griddepcontrol.wait`
+// wherever that saves a register, and the prefetch is gone.
+
+#ifdef GLIM_EMULATED
+__device__ __forceinline__ uint4 load16(const void* p) { return *static_cast<const uint4*>(p); }
+__device__ __forceinline__ uint2 load8(const void* p) { return *static_cast<const uint2*>(p); }
+__device__ __forceinline__ u32 load4(const void* p) { return *static_cast<const u32*>(p); }
+__device__ __forceinline__ u16 load2(const void* p) { return *static_cast<const u16*>(p); }
+#else
+__device__ __forceinline__ uint4 load16(const void* p) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ uint2 load8(const void* p) {
+    uint2 v;
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ u32 load4(const void* p) {
+    u32 v;
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ u16 load2(const void* p) {
+    u16 v;
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
+    return v;
+}
+#endif
+
+// ---- reductions, in a fixed order ---------------------------------------------------------------------------------------------
+
+// The sum over a warp, in every lane: a butterfly, so that all lanes get the same bits.
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int step = WARP / 2; step; step >>= 1) v += __shfl_xor_sync(FULL, v, step);
+    return v;
+}
+
+// The larger of two numbers; NaN if one of them is, unlike fmaxf.
+__device__ __forceinline__ float max_nan(float a, float b) { return (a >= b || a != a) ? a : b; }
+
+// The largest over a warp, in every lane; NaN if one is.
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+    for (int step = WARP / 2; step; step >>= 1) v = max_nan(v, __shfl_xor_sync(FULL, v, step));
+    return v;
+}
+
+// The sum over a block of whole warps, in every thread. `room` is shared memory for 32 floats; two calls need a barrier between them.
+__device__ __forceinline__ float block_sum(float v, float* room) {
+    v = warp_sum(v);
+    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = v;
+    __syncthreads();
+    float sum = 0.0f;
+    for (int w = 0; w < int(blockDim.x) / WARP; w++) sum += room[w];
+    return sum;
+}
+
+// The largest over a block of whole warps, in every thread; as `block_sum`.
+__device__ __forceinline__ float block_max(float v, float* room) {
+    v = warp_max(v);
+    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = v;
+    __syncthreads();
+    float max = room[0];
+    for (int w = 1; w < int(blockDim.x) / WARP; w++) max = max_nan(max, room[w]);
+    return max;
+}
+
+// ---- live rows -----------------------------------------------------------------------------------------------------------------
+
+// Which rows of a buffer are live in this step. By value, from the host; the counts lie in the input block.
+struct Rows {
+    // Tokens: number of live rows (the last word of `cu_seqlens`); null otherwise.
+    const int* live;
+    // Outputs: source row of each, -1 for a pad; null otherwise.
+    const int* output_rows;
+    // Rows there are.
+    int capacity;
+    int reserved;
+};
+
+__device__ __forceinline__ bool is_live(const Rows& rows, int r) {
+    if (r >= rows.capacity) return false;
+    if (rows.live) return r < *rows.live;
+    if (rows.output_rows) return rows.output_rows[r] >= 0;
+    return true;
+}
+
+// ---- faults ----------------------------------------------------------------------------------------------------------------------
+
+// The first index of a step that pointed outside. The host reads it after the step.
+struct Fault {
+    // 0: none; else one of the codes below.
+    int code;
+    // Index of the operation in the plan.
+    int op;
+    int value;
+    int bound;
+};
+
+constexpr int FAULT_TOKEN = 1;
+constexpr int FAULT_POSITION = 2;
+constexpr int FAULT_EXPERT = 3;
+// A spinning kernel gave up: `value` is the rank it waited for, `bound` the waiting rank.
+constexpr int FAULT_DEADLINE = 4;
+// Poison left in an output: `value` is the row, `bound` the element.
+constexpr int FAULT_POISON = 5;
+
+__device__ __forceinline__ void raise(Fault* fault, int code, int op, int value, int bound) {
+    if (atomicCAS(&fault->code, 0, code) == 0) {
+        fault->op = op;
+        fault->value = value;
+        fault->bound = bound;
+    }
+}
