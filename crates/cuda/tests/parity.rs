@@ -7,6 +7,7 @@
 mod common;
 
 use glim_cuda::{CudaBackend, CudaOptions, Math};
+use glim_plan::Backend;
 use glim_testkit::parity::{Arithmetic, Subject, check_some};
 
 fn parity(math: Math) {
@@ -20,10 +21,9 @@ fn parity(math: Math) {
             poison,
             ..common::options()
         };
-        let subject = Subject::new(&name, Arithmetic::Fast, &|poison| {
-            Box::new(CudaBackend::new(make(poison)).unwrap())
-        });
-        check_some(&subject, &wanted)
+        let make =
+            |poison| -> Box<dyn Backend> { Box::new(CudaBackend::new(make(poison)).unwrap()) };
+        check_some(&Subject::new(&name, Arithmetic::Fast, &make), &wanted)
     });
     assert_eq!(digests[0], digests[1], "a graph's replay gives other bits");
 }

@@ -7,10 +7,17 @@
 //! One file for each family of operations; each function says in launches what [`Op`] says in a formula, and refuses by a reason what its
 //! kernels cannot do.
 
+mod attention;
+mod head;
+mod linear;
+mod moe;
 mod poison;
+mod ranks;
+mod rows;
 
 pub(crate) use poison::{check as poison_check, fill_word as poison_word};
 
+use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, Rows, StepKind};
 
 use crate::backend::Math;
@@ -123,9 +130,29 @@ impl<'a> Builder<'a> {
     fn op(&mut self, op: &Op) -> Result<(), String> {
         self.scratch = 0;
         match op {
-            // The families' lines go here, one for each operation, in the order of `Op`.
+            Op::Embed { .. } => linear::embed(self, op),
+            Op::RmsNorm { .. } => rows::rms_norm(self, op),
+            Op::LayerNorm { .. } => rows::layer_norm(self, op),
+            Op::Linear { .. } => linear::linear(self, op),
+            Op::Rope { .. } => rows::rope(self, op),
+            Op::CacheAppend { .. } => rows::append(self, op),
+            Op::IndexScore { .. } => attention::index_score(self, op),
+            Op::IndexSelect { .. } => attention::index_select(self, op),
+            Op::MlaAttend { .. } => attention::attend(self, op),
+            Op::HeadProject { .. } => linear::head_project(self, op),
+            Op::SwiGlu { .. } => rows::swiglu(self, op),
+            Op::Route { .. } => moe::route(self, op),
+            Op::ExpertFfn { .. } => moe::expert_ffn(self, op),
+            Op::Add { .. } => rows::add(self, op),
+            Op::SelectRows { .. } => rows::select_rows(self, op),
+            Op::LmHead { .. } => linear::lm_head(self, op),
+            Op::AllReduce { .. } => ranks::all_reduce(self, op),
+            Op::AllGather { .. } => ranks::all_gather(self, op),
+            Op::TopKMerge { .. } => head::top_k_merge(self, op),
+            Op::Shortlist { .. } => head::shortlist(self, op),
+            Op::Sample { .. } => head::sample(self, op),
+            Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => rows::add_rms_norm(self, op),
             Op::Fused { parts, .. } => parts.iter().try_for_each(|part| self.op(part)),
-            other => Err(format!("there is no kernel for {}", other.kind())),
         }
     }
 
