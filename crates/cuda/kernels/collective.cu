@@ -93,7 +93,7 @@ __device__ __forceinline__ void write_elements(float* out, u64 at, u64 n, const 
 }
 
 // out = sum of the ranks' x: `width` elements a row, rows one after the other.
-KERNEL(512) all_reduce_pull(CONSTANT Peers peers, const float* x, float* out, Rows rows, int width, int op, int is_last, Fault* fault) {
+KERNEL(512) all_reduce_pull(const __grid_constant__ Peers peers, const float* x, float* out, Rows rows, int width, int op, int is_last, Fault* fault) {
     __shared__ int lost;
     pdl_wait();
     enter(peers, op);
@@ -143,7 +143,7 @@ KERNEL(512) all_reduce_pull(CONSTANT Peers peers, const float* x, float* out, Ro
 // ---- gather --------------------------------------------------------------------------------------------------------------------
 
 // The ranks' columns of each part side by side.
-KERNEL(512) all_gather_pull(CONSTANT Peers peers, CONSTANT Parts parts, Rows rows, int op, int is_last, Fault* fault) {
+KERNEL(512) all_gather_pull(const __grid_constant__ Peers peers, const __grid_constant__ Parts parts, Rows rows, int op, int is_last, Fault* fault) {
     __shared__ int lost;
     pdl_wait();
     enter(peers, op);

@@ -26,7 +26,7 @@ KERNEL(256) all_reduce_alone(const float* x, float* out, Rows rows, int width, u
     stay(start, latency_ns);
 }
 
-KERNEL(256) all_gather_alone(CONSTANT Parts parts, Rows rows, int rank, int world, u64 latency_ns) {
+KERNEL(256) all_gather_alone(const __grid_constant__ Parts parts, Rows rows, int rank, int world, u64 latency_ns) {
     pdl_wait();
     pdl_go();
     u64 start = nanoseconds();
@@ -58,7 +58,7 @@ KERNEL(256) wire_unpack(const u16* x, float* out, u64 n) {
 }
 
 // This rank's stream, for a gather of equal lengths: live rows only, what lies behind is nobody's.
-KERNEL(256) gather_pack(CONSTANT Parts parts, Rows rows, int rank, u8* stream) {
+KERNEL(256) gather_pack(const __grid_constant__ Parts parts, Rows rows, int rank, u8* stream) {
     pdl_wait();
     pdl_go();
     u64 n = u64(used_rows(rows)) * parts.widths[rank];
@@ -67,7 +67,7 @@ KERNEL(256) gather_pack(CONSTANT Parts parts, Rows rows, int rank, u8* stream) {
 }
 
 // The ranks' streams, one every `stride` bytes, put in their places.
-KERNEL(256) gather_unpack(CONSTANT Parts parts, Rows rows, int world, const u8* streams, u64 stride) {
+KERNEL(256) gather_unpack(const __grid_constant__ Parts parts, Rows rows, int world, const u8* streams, u64 stride) {
     pdl_wait();
     pdl_go();
     u32 live = u32(used_rows(rows));

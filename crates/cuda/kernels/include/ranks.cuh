@@ -29,13 +29,6 @@ constexpr int REGION_FLAGS = REGION_EPOCHS + 4 * MAX_BLOCKS;
 constexpr int REGION_SLICES = 4096;
 static_assert(REGION_FLAGS + 4 * MAX_RANKS * MAX_BLOCKS <= REGION_SLICES, "flags end before the slices");
 
-// A struct by value that is indexed at run time: read where the launch has put it, without a copy for each thread.
-#ifdef GLIM_EMULATED
-#define CONSTANT const
-#else
-#define CONSTANT const __grid_constant__
-#endif
-
 // The first words of a region.
 struct Own {
     // The rank has given up.
@@ -44,7 +37,7 @@ struct Own {
     u32 entered;
 };
 
-// All ranks as one of them sees them. By value, constant.
+// All ranks as one of them sees them. By value and `__grid_constant__`: read where the launch has put it, without a copy for each thread.
 struct Peers {
     u8* regions[MAX_RANKS];
     // In host memory. 0: nobody failed. Else the first failure: the missing rank + 1, the waiting rank + 1 shifted by 8, the
@@ -142,7 +135,7 @@ struct Part {
     int reserved;
 };
 
-// By value, constant.
+// By value, as `Peers`.
 struct Parts {
     Part parts[MAX_PARTS];
     // Of all parts: units that each rank brings for a row.

@@ -9,21 +9,14 @@
 
 #ifdef GLIM_EMULATED
 
-#include <sched.h>
-#include <time.h>
-
 __device__ __forceinline__ void store_release(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 __device__ __forceinline__ u32 load_acquire(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 __device__ __forceinline__ void store_system(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
 __device__ __forceinline__ u64 load_system(const u64* p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 __device__ __forceinline__ uint4 load16_system(const void* p) { return *static_cast<const uint4*>(p); }
 __device__ __forceinline__ u32 load4_system(const void* p) { return *static_cast<const u32*>(p); }
-__device__ __forceinline__ u64 nanoseconds() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return u64(now.tv_sec) * 1000000000ull + u64(now.tv_nsec);
-}
-__device__ __forceinline__ void spin() { sched_yield(); }
+__device__ __forceinline__ u64 nanoseconds() { return glim_nanoseconds(); }
+__device__ __forceinline__ void spin() { glim_pause(); }
 
 #else
 
