@@ -1,13 +1,15 @@
 // The experts' products for many rows, on tensor cores: pairs of a row and an expert, gathered by expert (experts_sort.cu).
 //
-//     grid   (outputs of a block, pieces); 2 · TILE_N threads; SHARED_BYTES of dynamic shared memory
-//     -D TYPE, FLOATS, TILE_M, … as in gemm.cu
+//     grid   (outputs of a block, pieces); 2 · TILE_N threads; two stages of dynamic shared memory
+//     -D TYPE, FLOATS, TILE as in gemm.cu
 //
 // A piece is up to TILE_M pairs of one expert; the grid holds as many as there can be, and blocks without one end. A pair's results
 // are the same bits in any company: rows of a tile do not mix.
+// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4; FLOATS = 0; TILE = 128 64 16
+// variants: TYPE = F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4; FLOATS = 1; TILE = 64 16
 #include "blocks.cuh"
 #include "tile.cuh"
-#ifdef FLOATS
+#if FLOATS
 #include "tile_float.cuh"
 #else
 #include "tile_int.cuh"

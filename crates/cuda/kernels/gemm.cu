@@ -1,13 +1,15 @@
 // Products for many rows on tensor cores: out[t, h, n] = Σ_k x[t, h, k] · w[h, n, k], for Linear, LmHead (one head) and HeadProject.
 //
-//     grid   (outputs / TILE_N, rows / TILE_M, heads), rounded up; 2 · TILE_N threads; SHARED_BYTES of dynamic shared memory
-//     -D TYPE=Q4_K …; FLOATS for the float path (tile_float.cuh), else 8-bit integers (tile_int.cuh)
+//     grid   (outputs / TILE_N, rows / TILE_M, heads), rounded up; 2 · TILE_N threads; two stages of dynamic shared memory
+//     -DTYPE of the weights; -DFLOATS=1 for f32 activations (tile_float.cuh), 0 for 8-bit integers (tile_int.cuh); -DTILE (tile.cuh)
 //
 // Blocks that run at the same time share a row tile's activations and neighbouring weights through the second-level cache. A tile
 // beyond the live rows exits; rows of a tile that are not live are computed with the rest, from zeros, and not stored.
+// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4; FLOATS = 0; TILE = 128 64 16
+// variants: TYPE = F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4; FLOATS = 1; TILE = 64 16
 #include "blocks.cuh"
 #include "tile.cuh"
-#ifdef FLOATS
+#if FLOATS
 #include "tile_float.cuh"
 #else
 #include "tile_int.cuh"

@@ -1,15 +1,24 @@
 // The geometry that the tensor-core products share: a block computes TILE_M rows × TILE_N outputs, in stages of 64 bytes of depth.
 //
-//     -D TILE_M, TILE_N   rows and outputs of a block
-//     -D WARPS_M, WARPS_N how its warps divide them; a block has 2 · TILE_N threads: one for each 32 weights of a stage
-//
-// None of these changes a bit of any result: an element is always the same sums in the same order, so that the host is free to choose
-// the tile that fills the device.
+// -DTILE chooses the tile (with -DFLOATS, since the float path takes other shapes); a block has 2 · TILE_N threads: one for each 32
+// weights of a stage. The choice changes no bit of any result, an element is always the same sums in the same order: the host takes
+// the tile that fills the device (src/program/gemm/tiles.rs).
 //
 // A stage holds rows of 64 bytes: 64 integers, or 32 bf16. They are stored in four chunks of 16 bytes, permuted by the row, so that
 // neither `ldmatrix` (eight rows, one chunk) nor the stores (whole rows) meet a bank twice.
 #pragma once
 #include "mma.cuh"
+
+// Rows and outputs of a block, how its warps divide them, and blocks that a multiprocessor holds, which bounds registers.
+#if TILE == 128
+constexpr int TILE_M = 128, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, RESIDENT = 3;
+#elif TILE == 64 && FLOATS
+constexpr int TILE_M = 64, TILE_N = 128, WARPS_M = 2, WARPS_N = 4, RESIDENT = 2;
+#elif TILE == 64
+constexpr int TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, RESIDENT = 3;
+#else
+constexpr int TILE_M = 16, TILE_N = 64, WARPS_M = 1, WARPS_N = 4, RESIDENT = 4;
+#endif
 
 constexpr int THREADS = 2 * TILE_N;
 // Products of 16 × 8 that a warp has in each direction.

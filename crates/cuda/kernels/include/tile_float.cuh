@@ -36,8 +36,6 @@ struct Stage {
     u8 w[W_PARTS][TILE_N * ROW_BYTES];
 };
 
-constexpr int SHARED_BYTES = 2 * sizeof(Stage);
-
 // Cuts two floats into parts: a word of each part.
 template <int PARTS>
 __device__ __forceinline__ void split_pair(float x, float y, u32 (&parts)[PARTS]) {

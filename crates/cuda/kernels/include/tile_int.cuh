@@ -35,8 +35,6 @@ struct Stage {
     float w_offsets[2][TYPE::OFFSETS ? TYPE::OFFSETS : 1][TYPE::OFFSETS ? TILE_N : 1];
 };
 
-constexpr int SHARED_BYTES = 2 * sizeof(Stage);
-
 // The weights that a thread brings: 32 of output threadIdx.x / 2, in every stage.
 struct Weights {
     const u8* weight;
