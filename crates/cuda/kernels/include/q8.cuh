@@ -1,0 +1,95 @@
+// Activations as signed bytes: one scale for each 32 elements, in the arithmetic of the CPU backend (matmul/q8.rs), bit for bit.
+//
+// round(x / d) in -127 .. 127 with d = max |x| / 127. A block with a NaN or an infinity gets a NaN for its scale, so that what is
+// not a number reaches the result. A block whose scale is below the smallest normal number is zero.
+#pragma once
+#include "common.cuh"
+
+// One rounded row, in shared memory. Sums are the integers' sums times their scale, for weights with offsets.
+struct Q8 {
+    // [k / 4]: signed bytes in order; 16-byte aligned.
+    const u32* q;
+    // [k / 32]
+    const float* d;
+    // [k / 16]; null if no weight has offsets.
+    const float* s;
+};
+
+// Bytes of shared memory of one row of `k` elements, a multiple of 32.
+constexpr int q8_bytes(int k, bool sums) { return k + k / 32 * 4 + (sums ? k / 16 * 4 : 0); }
+
+// Where row `r` lies in a place for `rows` of them: all integers first, since they are read 16 bytes at a time.
+__device__ __forceinline__ Q8 q8_row(const u8* place, int rows, int k, int r, bool sums) {
+    const float* d = reinterpret_cast<const float*>(place + rows * k);
+    const float* s = d + rows * (k / 32);
+    return {reinterpret_cast<const u32*>(place + r * k), d + r * (k / 32), sums ? s + r * (k / 16) : nullptr};
+}
+
+// Four elements of a row, which need not be aligned (`aligned` is the same in all threads).
+__device__ __forceinline__ float4 four(const float* x, bool aligned) {
+    if (aligned) return *reinterpret_cast<const float4*>(x);
+    return make_float4(x[0], x[1], x[2], x[3]);
+}
+
+__device__ __forceinline__ bool is_aligned16(const void* p) { return (reinterpret_cast<u64>(p) & 15) == 0; }
+
+// The bits without the sign order as the magnitudes do, with infinity above all numbers and NaN above infinity.
+__device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+// Four elements of a block of 32, whose eight threads are neighbours in a warp that is whole: gives the rounded bytes, the scale,
+// and the scaled sum of this half of the block.
+__device__ __forceinline__ u32 q8_four(float4 x, float& scale, float& sum) {
+    u32 largest = max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
+#pragma unroll
+    for (int step = 4; step; step >>= 1) largest = max(largest, __shfl_xor_sync(FULL, largest, step));
+    scale = __uint_as_float(largest) / 127.0f;
+    float inverse = 1.0f / scale;
+    if (largest >= 0x7f800000u) {
+        scale = __uint_as_float(0x7fc00000u), inverse = 0.0f;
+    } else if (scale < 1.17549435e-38f) {
+        // The inverse would be infinite.
+        scale = 0.0f, inverse = 0.0f;
+    }
+    // Adding 1.5 · 2^23 rounds to an integer, ties to even, and leaves it in the low bits. Not fused: two roundings, as on the CPU.
+    const float magic = 12582912.0f;
+    u32 q = (__float_as_uint(__fadd_rn(__fmul_rn(x.x, inverse), magic)) & 0xff) |
+            (__float_as_uint(__fadd_rn(__fmul_rn(x.y, inverse), magic)) & 0xff) << 8 |
+            (__float_as_uint(__fadd_rn(__fmul_rn(x.z, inverse), magic)) & 0xff) << 16 |
+            __float_as_uint(__fadd_rn(__fmul_rn(x.w, inverse), magic)) << 24;
+    int total = __dp4a(0x01010101, int(q), 0);
+    total += __shfl_xor_sync(FULL, total, 1);
+    total += __shfl_xor_sync(FULL, total, 2);
+    sum = scale * float(total);
+    return q;
+}
+
+// Rounds `rows` rows of `k` elements, `stride` apart, with all threads of the block, which is whole warps. The caller's barrier
+// makes the result visible.
+template <bool SUMS> __device__ __forceinline__ void q8_rows(const float* x, u64 stride, int rows, int k, u8* place) {
+    // Loads in flight for each thread.
+    constexpr int FLIGHT = 4;
+    u32* q = reinterpret_cast<u32*>(place);
+    float* d = reinterpret_cast<float*>(place + rows * k);
+    float* s = d + rows * (k / 32);
+    bool aligned = is_aligned16(x) && stride % 4 == 0;
+    int n = k / 4, all = n * rows;
+    for (int first = 0; first < all; first += FLIGHT * int(blockDim.x)) {
+        float4 v[FLIGHT];
+#pragma unroll
+        for (int f = 0; f < FLIGHT; f++) {
+            int i = first + f * int(blockDim.x) + int(threadIdx.x);
+            v[f] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (i < all) v[f] = four(x + u64(i / n) * stride + 4 * (i % n), aligned);
+        }
+#pragma unroll
+        for (int f = 0; f < FLIGHT; f++) {
+            int i = first + f * int(blockDim.x) + int(threadIdx.x);
+            float scale, sum;
+            u32 bytes = q8_four(v[f], scale, sum);
+            if (i >= all) continue;
+            q[i] = bytes;
+            if (i % 8 == 0) d[i / 8] = scale;
+            if (SUMS && i % 4 == 0) s[i / 4] = sum;
+        }
+    }
+}
