@@ -14,8 +14,8 @@ typedef long long i64;
 constexpr int WARP = 32;
 constexpr u32 FULL = 0xffffffffu;
 
-// An entry point, launched with at most `threads` threads a block.
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// An entry point: KERNEL(most threads of a block[, blocks that a multiprocessor is to hold, which bounds registers]).
+#define KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 
 #ifdef GLIM_EMULATED
 // `glim_dynamic_shared` and the thread indices come from the emulator's prelude.
