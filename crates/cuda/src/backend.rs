@@ -293,6 +293,7 @@ impl Backend for CudaBackend {
             gpu: self.gpu.facts(),
             math: self.options.math,
             weights: &self.weights,
+            poison: self.options.poison,
         };
         let program = Program::new(plan, target);
         let program = program.map_err(|reason| self.unsupported(plan, reason))?;

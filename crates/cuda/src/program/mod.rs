@@ -84,6 +84,8 @@ pub(crate) struct Target<'a> {
     pub(crate) gpu: &'a GpuFacts,
     pub(crate) math: Math,
     pub(crate) weights: &'a Weights,
+    /// Whether outputs are looked through for poison: then all of them is written.
+    pub(crate) poison: bool,
 }
 
 /// Collects the launches of a plan.
@@ -242,7 +244,10 @@ impl<'a> Builder<'a> {
 
     /// How many positions a row of scores must see before it is read ([`Plan::unread_below`]).
     pub(crate) fn unread_below(&self, scores: BufferId) -> usize {
-        self.unread_below[scores.index()]
+        match self.target.poison {
+            true => 0,
+            false => self.unread_below[scores.index()],
+        }
     }
 
     /// Whether rows of this buffer are output rows.
