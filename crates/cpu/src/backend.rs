@@ -264,6 +264,7 @@ impl Backend for CpuBackend {
                 .copied()
                 .filter(|ty| ty.can_decode())
                 .collect(),
+            launch_ahead: false,
         }
     }
 
