@@ -197,6 +197,14 @@ pub enum BackendError {
         /// What it did.
         what: String,
     },
+    /// The device failed, or is not what was asked for.
+    #[error("{device}: {reason}")]
+    Device {
+        /// The device.
+        device: String,
+        /// What happened, and where.
+        reason: String,
+    },
     /// A poisoned value was left in an output: the operation skipped it, or computed NaN.
     #[error(
         "plan {plan}: {op} left poison in {buffer} at row {row}, element {element}: it was never written, or is NaN"

@@ -14,8 +14,8 @@ typedef long long i64;
 constexpr int WARP = 32;
 constexpr u32 FULL = 0xffffffffu;
 
-// An entry point, launched with at most `threads` threads a block.
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// An entry point: KERNEL(most threads of a block[, blocks that a multiprocessor is to hold, which bounds registers]).
+#define KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 
 #ifdef GLIM_EMULATED
 // `glim_dynamic_shared` and the thread indices come from the emulator's prelude.
@@ -32,14 +32,18 @@ extern __shared__ uint4 glim_dynamic_shared_memory[];
 // Both are no-ops in a launch without the attribute, and before sm_90.
 
 __device__ __forceinline__ void pdl_wait() {
-#if !defined(GLIM_EMULATED) && __CUDA_ARCH__ >= 900
+#ifdef GLIM_EMULATED
+    glim_pdl_wait();
+#elif __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
 // Lets the next kernel be scheduled. After the wait: earlier, kernels several steps ahead would hold registers and shared memory.
 __device__ __forceinline__ void pdl_go() {
-#if !defined(GLIM_EMULATED) && __CUDA_ARCH__ >= 900
+#ifdef GLIM_EMULATED
+    glim_pdl_go();
+#elif __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
