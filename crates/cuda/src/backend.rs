@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
     Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget, Rows,
-    StateDecl, StateKind, StepId, StepInputs, StepResults, WeightGroup, WeightSource, arrange,
-    check, check_arrangement,
+    StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
+    arrange, check, check_arrangement,
 };
 
 use crate::cache::Cache;
@@ -226,6 +226,7 @@ impl Backend for CudaBackend {
                 .copied()
                 .filter(|ty| ty.can_decode())
                 .collect(),
+            launch_ahead: !self.options.poison && !self.options.sync_launches,
         }
     }
 
@@ -322,6 +323,17 @@ impl Backend for CudaBackend {
     fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError> {
         let slot = self.enqueue(step, inputs)?;
         self.collect(slot)
+    }
+
+    fn submit(&mut self, step: StepId, inputs: &StepInputs) -> Result<Ticket, BackendError> {
+        self.enqueue(step, inputs).map(Ticket::Running)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<StepResults, BackendError> {
+        match ticket {
+            Ticket::Running(slot) => self.collect(slot),
+            Ticket::Done(results) => Ok(results),
+        }
     }
 
     fn profile(

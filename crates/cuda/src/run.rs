@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use glim_plan::backend::MAX_IN_FLIGHT;
 use glim_plan::{
     Arrangement, BackendError, BufferDecl, BufferId, BufferKind, InputKind, LiveBounds, LiveStep,
     Op, Plan, StepId, StepInputs, StepResults,
@@ -22,8 +23,8 @@ use crate::program::{Arg, Launch, Program, poison_check, poison_word};
 /// Bytes of `Fault`.
 const FAULT_BYTES: usize = 16;
 
-/// Steps that can be in the stream at a time.
-const SLOTS: usize = 2;
+/// Steps that can be in the stream at a time: those that were handed over, and one that is run behind them.
+const SLOTS: usize = MAX_IN_FLIGHT + 1;
 
 /// Codes of `Fault`, as in `kernels/include/common.cuh`.
 mod fault {
@@ -316,12 +317,6 @@ pub(crate) fn launch_step(
     end.record(stream)
 }
 
-/// A step that is on its way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct InFlight {
-    slot: usize,
-}
-
 impl CudaBackend {
     /// Fills in addresses wherever memory or plans are new.
     fn make_ready(&mut self, step: usize) -> Result<(), CudaError> {
@@ -351,12 +346,12 @@ impl CudaBackend {
         self.options.graphs && !self.options.poison && !self.options.sync_launches
     }
 
-    /// Puts a step into the stream.
+    /// Puts a step into the stream; the number of its slot.
     pub(crate) fn enqueue(
         &mut self,
         step: StepId,
         inputs: &StepInputs,
-    ) -> Result<InFlight, BackendError> {
+    ) -> Result<u64, BackendError> {
         let (index, slot) = self.begin(step, inputs)?;
         if self.captures() {
             self.replay(index).map_err(|e| self.failed(e))?;
@@ -365,7 +360,7 @@ impl CudaBackend {
         }
         let copied = self.copy_results(index, slot);
         copied.map_err(|e| self.failed(e))?;
-        Ok(InFlight { slot })
+        Ok(slot as u64)
     }
 
     /// Checks a step's inputs and puts their copy into the stream; the step's index, and the slot that it has.
@@ -601,11 +596,19 @@ impl CudaBackend {
     }
 
     /// Waits for a step, and gives its results.
-    pub(crate) fn collect(&mut self, flight: InFlight) -> Result<StepResults, BackendError> {
+    pub(crate) fn collect(&mut self, slot: u64) -> Result<StepResults, BackendError> {
         let Some(memory) = &self.runner.memory else {
             return Ok(StepResults::default());
         };
-        let slot = &memory.slots[flight.slot];
+        let index = usize::try_from(slot).unwrap_or(usize::MAX);
+        let Some(slot) = memory.slots.get(index) else {
+            return Err(BackendError::Missing {
+                plan: "of this call".into(),
+                what: "ticket",
+                name: slot.to_string(),
+                action: "handed out",
+            });
+        };
         let prepared = &self.steps[slot.step.0 as usize];
         slot.done.wait().map_err(|error| BackendError::Device {
             device: self.name(),
