@@ -243,6 +243,7 @@ impl Backend for CpuBackend {
                 .copied()
                 .filter(|ty| ty.can_decode())
                 .collect(),
+            launch_ahead: false,
         }
     }
 

@@ -3,6 +3,8 @@
 // Grid: (parts of a row, rows of the step). Block: 128 threads, each 32 elements of a quantised table (one of a float table).
 // A token of -1 is the one that the row's sequence carries: the sequence whose rows contain this one, by cu_seqlens. A token outside
 // the table is a fault, and its row is NaN.
+//
+// variants: TYPE = F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4
 #include "blocks.cuh"
 
 // Elements that a thread decodes.

@@ -1,11 +1,14 @@
 // Matrix-vector products with activations of f32: float weights always; quantised ones in exact math, and where an operation asks for
 // f32 (router, head weights of the indexer).
 //
-//   y_i[t, h, j] = w_i[h, j] · x[t, h]      TYPE, ROWS as in gemv_int.cu; WHOLE: 1 if rows of float weights begin at 16 bytes
+//   y_i[t, h, j] = w_i[h, j] · x[t, h]      TYPE, ROWS as in gemv_int.cu; WHOLE: 1 if rows of float weights are whole 16-byte pieces
 //
 // Grid and block as in gemv_int.cu; no dynamic shared memory: activations are read where they lie, and come from the nearest cache
 // for all weight rows but the first. Weights are requested before the wait. Every product is one fused multiply-add, in the order
-// of gemv.cuh. Rows of an odd number of 16-bit elements are read one by one.
+// of gemv.cuh. Rows of floats that are not whole 16-byte pieces are read one element at a time.
+//
+// variants: TYPE = F32 F16 BF16; ROWS = 1 2 4 8; WHOLE = 0 1
+// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 1 4; WHOLE = 1
 #include "blocks.cuh"
 #include "gemv.cuh"
 #include "q8.cuh"
@@ -81,54 +84,51 @@ template <int N> __device__ __forceinline__ void multiply(float& acc, const floa
 typedef Unit<TYPE, WHOLE> U;
 
 KERNEL(512)
-gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int lanes, const u8* w0, const u8* w1, const u8* w2,
+gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int lanes_log, const u8* w0, const u8* w1, const u8* w2,
            const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
     __shared__ float room[GEMV_THREADS / WARP * ROWS];
     const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
-    const int units = k / U::N, step = U::FLIGHT * lanes;
-    const int lane = int(threadIdx.x) % lanes, in_group = int(blockDim.x) / lanes;
-    const int groups = (m0 + m1 + m2 + m3 + in_group - 1) / in_group;
+    const int units = k / U::N, blocks = k / TYPE::ELEMS;
+    const int lanes = 1 << lanes_log, lane = int(threadIdx.x) & (lanes - 1), in_group = int(blockDim.x) >> lanes_log;
     const int first = int(blockIdx.y) * ROWS, count = min(ROWS, rows.capacity - first);
 
     typename U::Raw raw[U::FLIGHT];
-    GemvPlace at = {int(blockIdx.x), 0};
-    GemvRow row = gemv_row(targets, at.group * in_group + int(threadIdx.x) / lanes);
+    int v = int(blockIdx.x) * in_group, unit = 0;
+    GemvRow row = gemv_row(targets, v + (int(threadIdx.x) >> lanes_log));
     auto fetch = [&]() {
 #pragma unroll
         for (int f = 0; f < U::FLIGHT; f++) {
-            int unit = at.unit + f * lanes + lane;
-            if (row.is_there && unit < units) {
-                U::load(raw[f], row.w, row.rows * u64(k / TYPE::ELEMS), row.row * u64(units) + u64(unit));
-            }
+            int i = unit + (f << lanes_log) + lane;
+            if (row.is_there && i < units) U::load(raw[f], row.w, row.rows * u64(blocks), row.row * u64(units) + u64(i));
         }
     };
     fetch();
     pdl_wait();
     pdl_go();
-    if (!is_live(rows, first)) return;
+    // Row 0 is computed, live or not: see q8.cu.
+    if (first > 0 && !is_live(rows, first)) return;
     x += u64(first) * x_row + u64(blockIdx.z) * x_head;
     const bool aligned = is_aligned16(x) && x_row % 4 == 0;
 
     float acc[ROWS] = {};
-    while (at.group < groups) {
+    while (v < targets.all()) {
 #pragma unroll
         for (int f = 0; f < U::FLIGHT; f++) {
-            int unit = at.unit + f * lanes + lane;
-            if (!row.is_there || unit >= units) continue;
+            int i = unit + (f << lanes_log) + lane;
+            if (!row.is_there || i >= units) continue;
             float w[U::N];
-            U::expand(w, raw[f], unit);
+            U::expand(w, raw[f], i);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                if (r >= count) continue;
-                multiply<U::N>(acc[r], w, x + u64(r) * x_row + u64(unit) * U::N, aligned);
+                if (r < count) multiply<U::N>(acc[r], w, x + u64(r) * x_row + u64(i) * U::N, aligned);
             }
         }
         GemvRow done = row;
-        at.unit += step;
-        bool is_end = at.unit >= units;
+        unit += U::FLIGHT << lanes_log;
+        bool is_end = unit >= units;
         if (is_end) {
-            at.group += int(gridDim.x), at.unit = 0;
-            row = gemv_row(targets, at.group * in_group + int(threadIdx.x) / lanes);
+            v += int(gridDim.x) * in_group, unit = 0;
+            row = gemv_row(targets, v + (int(threadIdx.x) >> lanes_log));
         }
         fetch();
         if (!is_end) continue;

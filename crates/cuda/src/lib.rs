@@ -20,13 +20,16 @@ pub mod compile;
 mod driver;
 mod error;
 pub mod kernels;
+mod layout;
 pub mod libraries;
 pub mod probe;
 mod program;
 mod run;
+mod stamps;
 mod weights;
 
 pub use backend::{CudaBackend, CudaOptions, Math};
 pub use driver::GpuFacts;
 pub use error::CudaError;
 pub use probe::{GpuInfo, ProbeError, probe};
+pub use weights::Loaded;

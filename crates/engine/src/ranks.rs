@@ -4,7 +4,11 @@
 //! panics or stalls ends the step for all with one error, and the ranks are of no more use then: a new engine makes new ones. The
 //! wait for them has an end in any case: a collective gives up after the group's deadline, and so does the engine after a rank
 //! that is in none.
+//!
+//! A step can be handed over and waited for later ([`Ranks::submit`]). Ranks on threads say nothing when they take it: what became of it,
+//! a failure too, is said when it is waited for.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,7 +18,7 @@ use std::time::{Duration, Instant};
 use glim_plan::collective::{Group, RankFault};
 use glim_plan::{
     Backend, BackendError, BufferId, Caps, Plan, ReadTarget, StateDecl, StepId, StepInputs,
-    StepResults, WeightGroup, WeightSource,
+    StepResults, Ticket, WeightGroup, WeightSource,
 };
 
 /// What the names of the ranks' threads begin with.
@@ -106,6 +110,45 @@ impl Ranks {
             Self::Many(many) => many.run(step, plan, inputs),
         }
     }
+
+    /// Hands a step over to every rank. `plan` is rank 0's.
+    pub(crate) fn submit(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+    ) -> Result<RankTicket, BackendError> {
+        match self {
+            Self::One(backend) => backend.submit(step, inputs).map(RankTicket::One),
+            Self::Many(many) => many.submit(step, plan, inputs),
+        }
+    }
+
+    /// The results of each rank for a step that was handed over. `plan` is rank 0's.
+    pub(crate) fn wait(
+        &mut self,
+        ticket: RankTicket,
+        plan: &Plan,
+    ) -> Result<Vec<StepResults>, BackendError> {
+        match (self, ticket) {
+            (Self::One(backend), RankTicket::One(ticket)) => Ok(vec![backend.wait(ticket)?]),
+            (Self::Many(many), RankTicket::Many) => many.ask(plan, || Job::Wait),
+            // A ticket of other ranks: there is no way to have one.
+            (ranks, _) => Err(BackendError::Unsupported {
+                backend: ranks.caps().name,
+                plan: plan.name.clone(),
+                reason: "the ticket is not of these ranks".into(),
+            }),
+        }
+    }
+}
+
+/// A step that every rank was handed over. Waited for in the order of submission.
+#[derive(Debug)]
+pub(crate) enum RankTicket {
+    One(Ticket),
+    /// Each rank keeps its own.
+    Many,
 }
 
 /// What state every rank allocates.
@@ -135,6 +178,10 @@ fn load(
 enum Job {
     Prepare(Box<Plan>),
     Run(StepId, Arc<StepInputs>),
+    /// Gets no reply.
+    Submit(StepId, Arc<StepInputs>),
+    /// For the first of those that were submitted and not waited for.
+    Wait,
     Read(Target),
 }
 
@@ -169,6 +216,8 @@ impl Target {
 enum Reply {
     Prepared(StepId),
     Ran(StepResults),
+    /// Kept by the rank's thread.
+    Submitted(Ticket),
     Bytes(Vec<u8>),
     /// With the rank's own error, if it has one.
     Failed(Option<BackendError>),
@@ -238,8 +287,33 @@ impl Many {
         if self.group.failure().is_some() {
             return Err(self.failure(plan));
         }
+        self.ask(plan, || Job::Run(step, Arc::clone(inputs)))
+    }
+
+    fn submit(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+    ) -> Result<RankTicket, BackendError> {
+        if self.group.failure().is_some() {
+            return Err(self.failure(plan));
+        }
         for jobs in &self.jobs {
-            let _ = jobs.send(Job::Run(step, Arc::clone(inputs)));
+            // A thread that is gone is found when the step is waited for.
+            let _ = jobs.send(Job::Submit(step, Arc::clone(inputs)));
+        }
+        Ok(RankTicket::Many)
+    }
+
+    /// Gives every rank a job that ends in results, which come in the order of ranks.
+    fn ask(
+        &mut self,
+        plan: &Plan,
+        job: impl Fn() -> Job,
+    ) -> Result<Vec<StepResults>, BackendError> {
+        for jobs in &self.jobs {
+            let _ = jobs.send(job());
         }
         let mut replies = self.gather(plan)?;
         replies.sort_by_key(|(rank, _)| *rank);
@@ -377,10 +451,19 @@ fn serve(
     jobs: &Receiver<Job>,
     replies: &Sender<(usize, Reply)>,
 ) {
+    // Steps that were submitted, or why one could not be: `None` for a panic.
+    let mut submitted: VecDeque<Result<Ticket, Option<BackendError>>> = VecDeque::new();
     for job in jobs {
+        let is_submit = matches!(job, Job::Submit(..));
         let done = catch_unwind(AssertUnwindSafe(|| match job {
             Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
             Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
+            Job::Submit(step, inputs) => backend.submit(step, &inputs).map(Reply::Submitted),
+            Job::Wait => match submitted.pop_front() {
+                Some(Ok(ticket)) => backend.wait(ticket).map(Reply::Ran),
+                Some(Err(error)) => Ok(Reply::Failed(error)),
+                None => Ok(Reply::Failed(None)),
+            },
             // A question that has no answer is no failure of the rank.
             Job::Read(target) => Ok(match target.read(&*backend) {
                 Ok(bytes) => Reply::Bytes(bytes),
@@ -401,6 +484,14 @@ fn serve(
                 Reply::Failed(None)
             }
         };
+        if is_submit {
+            submitted.push_back(match reply {
+                Reply::Submitted(ticket) => Ok(ticket),
+                Reply::Failed(error) => Err(error),
+                _ => Err(None),
+            });
+            continue;
+        }
         if replies.send((rank, reply)).is_err() {
             return;
         }

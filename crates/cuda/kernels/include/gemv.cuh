@@ -1,8 +1,7 @@
 // What both matrix-vector kernels share: which thread computes which row of which weight, and how a row's parts are summed.
 //
 // `lanes` threads (a power of two, whole warps above 32) share a weight row; a block of `blockDim.x` threads works on
-// blockDim.x / lanes rows at a time, and takes every gridDim.x-th such group of them, so that what it did to the activations serves
-// them all. The rows are those of up to four weights of one type, one weight after the other. blockIdx.y is a pass over ROWS rows of
+// blockDim.x / lanes rows at a time, and takes every gridDim.x-th such group of them. The rows are those of up to four weights of one type, one weight after the other. blockIdx.y is a pass over ROWS rows of
 // activations, blockIdx.z a head (HeadProject; one otherwise).
 //
 // Order of summation: thread `lane` takes units lane, lane + lanes, ...; then a butterfly within the warp, then warps in order.
@@ -18,6 +17,8 @@ struct GemvTargets {
     float* y[GEMV_WEIGHTS];
     // Rows of a head, of each weight; 0: no such weight.
     int m[GEMV_WEIGHTS];
+
+    __device__ __forceinline__ int all() const { return m[0] + m[1] + m[2] + m[3]; }
 };
 
 // A row of a weight and where its products go.
@@ -46,12 +47,6 @@ __device__ __forceinline__ GemvRow gemv_row(const GemvTargets& t, int v) {
     }
     return out;
 }
-
-// Where a thread is: which group of rows, and which unit of its row is next.
-struct GemvPlace {
-    int group;
-    int unit;
-};
 
 // Sums the parts of `lanes` threads; every thread of the row has the sum. `room` holds R floats for each warp. All threads call.
 template <int R> __device__ __forceinline__ void gemv_sum(float (&acc)[R], int lanes, float* room) {

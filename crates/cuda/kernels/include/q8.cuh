@@ -5,24 +5,19 @@
 #pragma once
 #include "common.cuh"
 
-// One rounded row, in shared memory. Sums are the integers' sums times their scale, for weights with offsets.
+// One rounded row of `k` elements. Sums are the integers' sums times their scale, for weights with offsets.
 struct Q8 {
     // [k / 4]: signed bytes in order; 16-byte aligned.
     const u32* q;
     // [k / 32]
     const float* d;
-    // [k / 16]; null if no weight has offsets.
+    // [k / 16]
     const float* s;
 };
 
-// Bytes of shared memory of one row of `k` elements, a multiple of 32.
-constexpr int q8_bytes(int k, bool sums) { return k + k / 32 * 4 + (sums ? k / 16 * 4 : 0); }
-
-// Where row `r` lies in a place for `rows` of them: all integers first, since they are read 16 bytes at a time.
-__device__ __forceinline__ Q8 q8_row(const u8* place, int rows, int k, int r, bool sums) {
-    const float* d = reinterpret_cast<const float*>(place + rows * k);
-    const float* s = d + rows * (k / 32);
-    return {reinterpret_cast<const u32*>(place + r * k), d + r * (k / 32), sums ? s + r * (k / 16) : nullptr};
+// Row `i` of three arrays of rows.
+__device__ __forceinline__ Q8 q8_row(const u8* q, const float* d, const float* s, int k, u64 i) {
+    return {reinterpret_cast<const u32*>(q + i * u64(k)), d + i * u64(k / 32), s + i * u64(k / 16)};
 }
 
 // Four elements of a row, which need not be aligned (`aligned` is the same in all threads).
@@ -36,8 +31,8 @@ __device__ __forceinline__ bool is_aligned16(const void* p) { return (reinterpre
 // The bits without the sign order as the magnitudes do, with infinity above all numbers and NaN above infinity.
 __device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// Four elements of a block of 32, whose eight threads are neighbours in a warp that is whole: gives the rounded bytes, the scale,
-// and the scaled sum of this half of the block.
+// Four elements of a block of 32, whose eight threads are neighbours in a warp of which all threads call: gives the rounded bytes,
+// the block's scale, and the scaled sum of this half of the block.
 __device__ __forceinline__ u32 q8_four(float4 x, float& scale, float& sum) {
     u32 largest = max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
 #pragma unroll
@@ -61,35 +56,4 @@ __device__ __forceinline__ u32 q8_four(float4 x, float& scale, float& sum) {
     total += __shfl_xor_sync(FULL, total, 2);
     sum = scale * float(total);
     return q;
-}
-
-// Rounds `rows` rows of `k` elements, `stride` apart, with all threads of the block, which is whole warps. The caller's barrier
-// makes the result visible.
-template <bool SUMS> __device__ __forceinline__ void q8_rows(const float* x, u64 stride, int rows, int k, u8* place) {
-    // Loads in flight for each thread.
-    constexpr int FLIGHT = 4;
-    u32* q = reinterpret_cast<u32*>(place);
-    float* d = reinterpret_cast<float*>(place + rows * k);
-    float* s = d + rows * (k / 32);
-    bool aligned = is_aligned16(x) && stride % 4 == 0;
-    int n = k / 4, all = n * rows;
-    for (int first = 0; first < all; first += FLIGHT * int(blockDim.x)) {
-        float4 v[FLIGHT];
-#pragma unroll
-        for (int f = 0; f < FLIGHT; f++) {
-            int i = first + f * int(blockDim.x) + int(threadIdx.x);
-            v[f] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (i < all) v[f] = four(x + u64(i / n) * stride + 4 * (i % n), aligned);
-        }
-#pragma unroll
-        for (int f = 0; f < FLIGHT; f++) {
-            int i = first + f * int(blockDim.x) + int(threadIdx.x);
-            float scale, sum;
-            u32 bytes = q8_four(v[f], scale, sum);
-            if (i >= all) continue;
-            q[i] = bytes;
-            if (i % 8 == 0) d[i / 8] = scale;
-            if (SUMS && i % 4 == 0) s[i / 4] = sum;
-        }
-    }
 }

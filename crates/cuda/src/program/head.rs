@@ -85,7 +85,15 @@ pub(super) fn shortlist(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     b.launch(kernel("shortlist_scan"), size, 256, 0, args);
 
     let mut args = part(b)?;
-    args.extend([inputs.temperature, inputs.top_k, inputs.seeds, inputs.positions].map(Arg::Buffer));
+    args.extend(
+        [
+            inputs.temperature,
+            inputs.top_k,
+            inputs.seeds,
+            inputs.positions,
+        ]
+        .map(Arg::Buffer),
+    );
     args.extend([
         Arg::Scratch(scans),
         Arg::I32(int(*k)?),
@@ -144,18 +152,23 @@ pub(super) fn sample(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let size = [grid(parts)?, grid(rows)?, 1];
     let each_row = [grid(rows)?, 1, 1];
     let kernel = |entry| Kernel::new("sample", entry, &[]);
-    let (scans, cuts, racers) = (Arg::Scratch(scans), Arg::Scratch(cuts), Arg::Scratch(racers));
+    let (scans, cuts, racers) = (
+        Arg::Scratch(scans),
+        Arg::Scratch(cuts),
+        Arg::Scratch(racers),
+    );
 
     let args = [&all[..], &[scans, row]].concat();
     b.launch(kernel("sample_scan"), size, 256, 0, args);
 
-    let args = [
-        &all[..],
-        &draw,
-        &[scans, Arg::I32(int(parts)?), cuts, row],
-    ]
-    .concat();
-    b.launch(kernel("sample_cut"), each_row, 1024, CHUNK_BYTES as u32, args);
+    let args = [&all[..], &draw, &[scans, Arg::I32(int(parts)?), cuts, row]].concat();
+    b.launch(
+        kernel("sample_cut"),
+        each_row,
+        1024,
+        CHUNK_BYTES as u32,
+        args,
+    );
 
     let args = [&all[..], &draw, &[scans, cuts, racers, row]].concat();
     b.launch(kernel("sample_race"), size, 256, 0, args);

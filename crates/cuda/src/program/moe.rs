@@ -36,7 +36,11 @@ pub(super) fn route(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let slices = if b.is_decode() { d.div_ceil(SLICE) } else { 1 };
     let parts = b.scratch(rows * slices * experts * size_of::<f32>());
     let (entry, blocks, threads) = match b.is_decode() {
-        true => ("route_logits", [experts.div_ceil(SLICE_EXPERTS), slices], 256),
+        true => (
+            "route_logits",
+            [experts.div_ceil(SLICE_EXPERTS), slices],
+            256,
+        ),
         false => {
             let blocks = [experts.div_ceil(TILE_EXPERTS), rows.div_ceil(TILE_ROWS)];
             ("route_logits_tiled", blocks, 128)
