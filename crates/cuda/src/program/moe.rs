@@ -2,7 +2,7 @@
 
 use glim_plan::{BufferId, GgmlType, Op, Scoring};
 
-use super::{Arg, Builder, grid, int};
+use super::{Arg, Builder, gemm, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
 
@@ -23,7 +23,7 @@ pub(super) fn route(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         expert_weights,
     } = op
     else {
-        return Ok(());
+        return Err("it is not a Route".into());
     };
     let w = b.weight(*weight)?;
     let (experts, d, rows) = (b.axis(*weight, 0), b.last(*weight), b.rows(*ids));
@@ -132,7 +132,7 @@ pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         out,
     } = op
     else {
-        return Ok(());
+        return Err("it is not an ExpertFfn".into());
     };
     let e = Experts {
         x: *x,
@@ -143,6 +143,10 @@ pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         down: *down,
         out: *out,
     };
+    // Many rows go through tensor cores; the kernels for it read gate and up as one type, as they nearly always are.
+    if !b.is_decode() && b.weight(*gate)?.ty == b.weight(*up)?.ty {
+        return gemm::experts(b, op);
+    }
     let pairs = b.rows(*ids) * b.last(*ids);
     let hidden = b.scratch(pairs * b.axis(*gate, 1) * size_of::<f32>());
     gate_and_up(b, &e, hidden)?;
