@@ -60,8 +60,9 @@ __device__ __forceinline__ void products(const u8* const (&weights)[MATRICES], c
     constexpr int WARPS = HIDDEN_THREADS / WARP;
     SHARED(u8, room);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, pair = blockIdx.x, bytes = X::bytes(d);
-    if (!is_live(rows, pair / k)) return;
+    // Both loads at once: what a dead row names is not looked at.
     const int expert = ids[pair];
+    if (!is_live(rows, pair / k)) return;
     if (u32(expert) >= u32(experts)) {
         if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, expert, experts);
         return;

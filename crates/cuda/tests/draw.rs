@@ -96,7 +96,14 @@ fn check(vocab: usize, table: &[f32], settings: &[SampleParams], random: &mut Ra
         .flat_map(|(s, p)| (0..rows).map(move |row| (s * rows + row, row, *p)))
         .map(|(i, row, p)| {
             let (seed, position) = (p.seed ^ (i as u64) << 29, i as u32 * 7 % 250 + 1);
-            (row, SampleParams { seed, position, ..p })
+            (
+                row,
+                SampleParams {
+                    seed,
+                    position,
+                    ..p
+                },
+            )
         })
         .collect();
     for (step, draws) in draws.chunks(ROWS).enumerate() {
@@ -123,22 +130,53 @@ fn random_rows_are_drawn_as_specified() {
     let random = &mut Random::named(11, "rows");
     let p = params(0);
     let settings = [
-        SampleParams { temperature: 0.0, ..p },
+        SampleParams {
+            temperature: 0.0,
+            ..p
+        },
         p,
-        SampleParams { temperature: 1e-38, ..p },
-        SampleParams { temperature: 40.0, ..p },
+        SampleParams {
+            temperature: 1e-38,
+            ..p
+        },
+        SampleParams {
+            temperature: 40.0,
+            ..p
+        },
         SampleParams { top_k: 1, ..p },
         SampleParams { top_k: 5, ..p },
-        SampleParams { top_k: 40, top_p: 0.6, ..p },
-        SampleParams { top_k: 699, top_p: 0.999, ..p },
+        SampleParams {
+            top_k: 40,
+            top_p: 0.6,
+            ..p
+        },
+        SampleParams {
+            top_k: 699,
+            top_p: 0.999,
+            ..p
+        },
         SampleParams { top_k: 700, ..p },
         SampleParams { top_k: 5000, ..p },
         SampleParams { top_p: 0.0, ..p },
         SampleParams { top_p: 0.9, ..p },
-        SampleParams { top_p: 0.999_999_94, temperature: 3.0, ..p },
-        SampleParams { min_p: 0.1, temperature: 2.0, ..p },
+        SampleParams {
+            top_p: 0.999_999_94,
+            temperature: 3.0,
+            ..p
+        },
+        SampleParams {
+            min_p: 0.1,
+            temperature: 2.0,
+            ..p
+        },
         SampleParams { min_p: 1.0, ..p },
-        SampleParams { top_k: 60, top_p: 0.8, min_p: 0.05, temperature: 1.5, ..p },
+        SampleParams {
+            top_k: 60,
+            top_p: 0.8,
+            min_p: 0.05,
+            temperature: 1.5,
+            ..p
+        },
     ];
     for (vocab, spread, coarse) in [(700, 6.0, false), (700, 3.0, true), (4099, 9.0, false)] {
         let table = logits(random, 8 * vocab, spread, coarse);
@@ -159,12 +197,19 @@ fn ties_go_to_the_lowest_token() {
     }
     let p = params(0);
     let settings = [
-        SampleParams { temperature: 0.0, ..p },
+        SampleParams {
+            temperature: 0.0,
+            ..p
+        },
         SampleParams { top_k: 1, ..p },
         SampleParams { top_k: 100, ..p },
         SampleParams { top_k: 4321, ..p },
         SampleParams { top_p: 0.25, ..p },
-        SampleParams { top_k: 3000, top_p: 0.5, ..p },
+        SampleParams {
+            top_k: 3000,
+            top_p: 0.5,
+            ..p
+        },
     ];
     check(vocab, &table, &settings, &mut Random::named(12, "ties"));
 }
@@ -182,7 +227,11 @@ fn top_p_reaches_over_thousands_of_candidates() {
         SampleParams { top_p: 0.02, ..p },
         SampleParams { top_p: 0.5, ..p },
         SampleParams { top_p: 0.97, ..p },
-        SampleParams { top_k: 12_000, top_p: 0.99, ..p },
+        SampleParams {
+            top_k: 12_000,
+            top_p: 0.99,
+            ..p
+        },
     ];
     check(vocab, &table, &settings, random);
 }
@@ -198,9 +247,16 @@ fn rows_without_a_possible_token_get_a_code() {
     table[3 * vocab..].fill(f32::MIN);
     let p = params(0);
     let settings = [
-        SampleParams { temperature: 0.0, ..p },
+        SampleParams {
+            temperature: 0.0,
+            ..p
+        },
         p,
-        SampleParams { top_k: 3, top_p: 0.5, ..p },
+        SampleParams {
+            top_k: 3,
+            top_p: 0.5,
+            ..p
+        },
     ];
     check(vocab, &table, &settings, &mut Random::named(14, "codes"));
 }
@@ -210,7 +266,12 @@ fn rows_without_a_possible_token_get_a_code() {
 fn shortlists_hold_what_is_specified() {
     let random = &mut Random::named(15, "shortlist");
     const FIRST: usize = 77;
-    for (width, k, coarse) in [(5000, 64, false), (5000, 33, true), (300, 64, false), (70, 1, true)] {
+    for (width, k, coarse) in [
+        (5000, 64, false),
+        (5000, 33, true),
+        (300, 64, false),
+        (70, 1, true),
+    ] {
         let mut table = logits(random, 4 * width, 5.0, coarse);
         table[width / 2] = f32::NAN;
         let mut plan = Single::new(StepKind::Decode { rows: ROWS }, FIRST + width, 0);
@@ -238,7 +299,8 @@ fn shortlists_hold_what_is_specified() {
                 ..Inputs::default()
             };
             for (n, draw) in inputs.draws.iter_mut().enumerate() {
-                (draw.temperature, draw.top_k) = [(0.0, 0), (1.0, 0), (0.7, k), (1.3, 0)][(n / 2 + step) % 4];
+                (draw.temperature, draw.top_k) =
+                    [(0.0, 0), (1.0, 0), (0.7, k), (1.3, 0)][(n / 2 + step) % 4];
             }
             if step == 1 {
                 // A row of which nearly nothing is allowed: empty places.
@@ -246,7 +308,10 @@ fn shortlists_hold_what_is_specified() {
                 inputs.masks[2 * words + 3] = 0xff;
             }
             let results = session.run(&inputs).unwrap();
-            let (values, ids) = (results.f32s("values").unwrap(), results.i32s("ids").unwrap());
+            let (values, ids) = (
+                results.f32s("values").unwrap(),
+                results.i32s("ids").unwrap(),
+            );
             for (n, draw) in inputs.draws.iter().enumerate() {
                 let logits = &table[n % 4 * width..][..width];
                 let mask = &inputs.masks[n * words..][..words];
@@ -296,14 +361,23 @@ fn merged_candidates_are_in_the_specified_order() {
         plan.b.op("merge", op);
         let mut session = plan.on(backend());
         // Of each row two are empty places, and the ids are in no order.
-        let id = |i: usize| if i % candidates < 2 { -1 } else { (i * 7919 % 10_007) as i32 };
+        let id = |i: usize| {
+            if i % candidates < 2 {
+                -1
+            } else {
+                (i * 7919 % 10_007) as i32
+            }
+        };
         let inputs = Inputs {
             tokens: (0..rows as i32).collect(),
             forced: (0..rows * candidates).map(id).collect(),
             ..Inputs::default()
         };
         let results = session.run(&inputs).unwrap();
-        let (found, ids) = (results.f32s("values").unwrap(), results.i32s("ids").unwrap());
+        let (found, ids) = (
+            results.f32s("values").unwrap(),
+            results.i32s("ids").unwrap(),
+        );
         for row in 0..rows {
             let at = row * candidates..(row + 1) * candidates;
             let expected = top_k_merge(&values[at.clone()], &inputs.forced[at], k);

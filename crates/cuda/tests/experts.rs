@@ -232,7 +232,10 @@ fn both(
         };
         let mut session = router(step, d, table, weights, spec, on);
         let results = session.run(&inputs).unwrap();
-        let (ids, weights) = (results.i32s("ids").unwrap(), results.f32s("weights").unwrap());
+        let (ids, weights) = (
+            results.i32s("ids").unwrap(),
+            results.f32s("weights").unwrap(),
+        );
         let n = rows * spec.k;
         (ids[..n].to_vec(), weights[..n].to_vec())
     })
@@ -298,7 +301,11 @@ fn ties_go_to_the_lower_expert_and_nan_is_passed_on() {
                     assert!(weights.iter().all(|w| w.is_nan()), "row {row}, {spec:?}");
                     continue;
                 }
-                assert_eq!(*ids, expected.0[at.clone()], "row {row}, {step:?}, {spec:?}");
+                assert_eq!(
+                    *ids,
+                    expected.0[at.clone()],
+                    "row {row}, {step:?}, {spec:?}"
+                );
                 for (f, e) in weights.iter().zip(&expected.1[at]) {
                     assert!((f - e).abs() <= 1e-6 * e.abs(), "{f} for {e}, {spec:?}");
                 }

@@ -166,7 +166,10 @@ impl Session {
         );
         set(InputKind::OutputRows, (0..n).collect());
         let of_draws = |get: fn(&SampleParams) -> u32| draws.iter().map(get).collect::<Vec<u32>>();
-        set(InputKind::Temperature, of_draws(|d| d.temperature.to_bits()));
+        set(
+            InputKind::Temperature,
+            of_draws(|d| d.temperature.to_bits()),
+        );
         set(InputKind::TopK, of_draws(|d| d.top_k as u32));
         set(InputKind::TopP, of_draws(|d| d.top_p.to_bits()));
         set(InputKind::MinP, of_draws(|d| d.min_p.to_bits()));
