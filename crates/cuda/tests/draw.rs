@@ -188,7 +188,7 @@ fn random_rows_are_drawn_as_specified() {
 #[test]
 #[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
 fn ties_go_to_the_lowest_token() {
-    let vocab = 6000;
+    let vocab = 9000;
     let mut table = vec![0.25f32; 3 * vocab];
     // One level above, with −0 and 0 as equals; and one that is larger than all.
     for id in 0..vocab {
@@ -204,6 +204,8 @@ fn ties_go_to_the_lowest_token() {
         SampleParams { top_k: 1, ..p },
         SampleParams { top_k: 100, ..p },
         SampleParams { top_k: 4321, ..p },
+        // More than are sorted at once.
+        SampleParams { top_k: 8500, ..p },
         SampleParams { top_p: 0.25, ..p },
         SampleParams {
             top_k: 3000,
