@@ -172,7 +172,7 @@ fn kernel(b: &Builder<'_>, entry: &'static str, ty: GgmlType, pairs: usize) -> K
 /// Bytes of a row of `k` activations in shared memory (`bytes` of `Ints` and of `Floats`).
 fn row_bytes(is_rounded: bool, k: usize) -> usize {
     match is_rounded {
-        true => k.div_ceil(64) * 64 + (k / 32).next_multiple_of(2) * 8,
+        true => k.div_ceil(64) * 64 + 16 + (k / 32).next_multiple_of(2) * 8,
         false => k.next_multiple_of(4) * 4,
     }
 }
@@ -228,7 +228,8 @@ fn down_and_sum(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), S
     let wanted = if k * inner <= 4096 { 3 } else { 1 };
     let waves = blocks.div_ceil(wanted * b.gpu().multiprocessors as usize);
     let tile = DOWN_ROWS * waves.clamp(1, 8);
-    let shared = shared_memory(b, k * row_bytes(is_rounded(b, ty), inner))?;
+    // The hidden rows, then the experts and their weights.
+    let shared = shared_memory(b, k * (row_bytes(is_rounded(b, ty), inner) + 8))?;
     b.launch(
         kernel(b, "experts_down", ty, 1),
         [grid(rows)?, grid(d.div_ceil(tile))?, 1],
