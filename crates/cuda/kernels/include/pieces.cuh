@@ -167,8 +167,86 @@ template <class B> struct IntPiece {
     }
 };
 
-// Q4_K: 16 bytes of nibbles, half of each of two neighbouring sub-blocks; the eight lanes of a block read one header. A lane with
-// all 32 bytes of the two would request every sector twice, and L2 would be the limit.
+// Where 16 bytes a lane are not 32 weights, neighbouring lanes take neighbouring 16 bytes: a lane with 32 in a row would request every
+// sector twice, once in each load, and L2 would be the limit.
+
+// Q8_0: 16 weights, half a block.
+template <> struct IntPiece<Q8_0> {
+    static const int SPAN = 16;
+    typedef Ints X;
+    uint4 q;
+    u16 d;
+
+    __device__ __forceinline__ void load(const RowAt& row, int piece, int) {
+        const u64 block = row.first + piece / 2;
+        q = load16(field(row.weight, row.blocks, block, 0, 32) + piece % 2 * 16);
+        d = load2(field(row.weight, row.blocks, block, 32, 2));
+    }
+
+    template <int R> __device__ __forceinline__ void dot(const Ints* x, int n, int piece, float* sum) const {
+        const float scale = h2f(d);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            if (r >= n) break;
+            sum[r] = fmaf(__fmul_rn(scale, x[r].scales[piece / 2].x), float(dot16(q, x[r].unit(piece), 0)), sum[r]);
+        }
+    }
+};
+
+// Q6_K: 64 weights, 16 of each quarter of a block's half, whose codes share bytes.
+template <> struct IntPiece<Q6_K> {
+    static const int SPAN = 64;
+    typedef Ints X;
+    // Low four bits of the first and third sixteen, and of the second and fourth; high two bits of all.
+    uint4 q[2], high;
+    // Scales of the half.
+    uint2 scales;
+    u16 d;
+
+    __device__ __forceinline__ void load(const RowAt& row, int piece, int) {
+        const u64 block = row.first + piece / 4;
+        const int half = piece % 4 / 2, part = piece % 2;
+        const u8* low = field(row.weight, row.blocks, block, 0, 128) + half * 64 + part * 16;
+        q[0] = load16(low);
+        q[1] = load16(low + 32);
+        high = load16(field(row.weight, row.blocks, block, 128, 64) + half * 32 + part * 16);
+        scales = load8(field(row.weight, row.blocks, block, 192, 16) + half * 8);
+        d = load2(field(row.weight, row.blocks, block, 208, 2));
+    }
+
+    // Codes of run `run`, of 32 weights apart.
+    __device__ __forceinline__ uint4 codes(int run) const {
+        const uint4 low = q[run % 2];
+        return make_uint4(code(low.x, high.x, run), code(low.y, high.y, run), code(low.z, high.z, run), code(low.w, high.w, run));
+    }
+
+    static __device__ __forceinline__ u32 code(u32 low, u32 high, int run) {
+        return minus4((low >> run / 2 * 4 & 0x0f0f0f0fu) | (high >> run * 2 & 0x03030303u) << 4, 0x20202020u);
+    }
+
+    template <int R> __device__ __forceinline__ void dot(const Ints* x, int n, int piece, float* sum) const {
+        const int part = piece % 2, u = piece / 2 * 8 + part;
+        float part_sum[R] = {};
+#pragma unroll
+        for (int run = 0; run < 4; run++) {
+            const uint4 w = codes(run);
+            const u32 pair = (run < 2 ? scales.x : scales.y) >> (run % 2 * 16 + part * 8);
+            const float scale = float(i8(pair));
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                if (r >= n) break;
+                const float s = __fmul_rn(scale, x[r].scales[piece / 2 * 4 + run].x);
+                part_sum[r] = fmaf(s, float(dot16(w, x[r].unit(u + 2 * run), 0)), part_sum[r]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            if (r < n) sum[r] = fmaf(h2f(d), part_sum[r], sum[r]);
+        }
+    }
+};
+
+// Q4_K: 16 bytes of nibbles, half of each of two neighbouring sub-blocks; the eight lanes of a block read one header.
 template <> struct IntPiece<Q4_K> {
     static const int SPAN = 32;
     typedef Ints X;
