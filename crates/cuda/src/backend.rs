@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
-    Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, ReadTarget, Rows,
-    StateDecl, StateKind, StepId, StepInputs, StepResults, WeightGroup, WeightSource, arrange,
-    check, check_arrangement,
+    Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget, Rows,
+    StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
+    arrange, check, check_arrangement,
 };
 
 use crate::cache::Cache;
@@ -75,6 +75,8 @@ pub struct CudaBackend {
     pub(crate) blocks: usize,
     pub(crate) sequence_slots: usize,
     code: Code,
+    /// The kernels once more, with time stamps; made when they are first asked for.
+    pub(crate) stamped: Option<Code>,
     pub(crate) steps: Vec<Prepared>,
     pub(crate) runner: Runner,
 }
@@ -96,6 +98,7 @@ impl CudaBackend {
         let stream = Stream::new(&gpu)?;
         Ok(Self {
             code: Code::new(&gpu, options.cache.clone()),
+            stamped: None,
             runner: Runner::new(stream),
             gpu,
             options,
@@ -223,6 +226,7 @@ impl Backend for CudaBackend {
                 .copied()
                 .filter(|ty| ty.can_decode())
                 .collect(),
+            launch_ahead: !self.options.poison && !self.options.sync_launches,
         }
     }
 
@@ -319,6 +323,26 @@ impl Backend for CudaBackend {
     fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError> {
         let slot = self.enqueue(step, inputs)?;
         self.collect(slot)
+    }
+
+    fn submit(&mut self, step: StepId, inputs: &StepInputs) -> Result<Ticket, BackendError> {
+        self.enqueue(step, inputs).map(Ticket::Running)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<StepResults, BackendError> {
+        match ticket {
+            Ticket::Running(slot) => self.collect(slot),
+            Ticket::Done(results) => Ok(results),
+        }
+    }
+
+    fn profile(
+        &mut self,
+        step: StepId,
+        inputs: &StepInputs,
+        repeats: usize,
+    ) -> Result<Vec<Profile>, BackendError> {
+        self.profile_step(step, inputs, repeats)
     }
 
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {

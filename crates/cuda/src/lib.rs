@@ -25,10 +25,11 @@ pub mod libraries;
 pub mod probe;
 mod program;
 mod run;
+mod stamps;
 mod weights;
 
 pub use backend::{CudaBackend, CudaOptions, Math};
 pub use driver::GpuFacts;
 pub use error::CudaError;
-pub use weights::Loaded;
 pub use probe::{GpuInfo, ProbeError, probe};
+pub use weights::Loaded;

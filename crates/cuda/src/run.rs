@@ -5,23 +5,26 @@
 
 use std::collections::HashMap;
 
+use glim_plan::backend::MAX_IN_FLIGHT;
 use glim_plan::{
     Arrangement, BackendError, BufferDecl, BufferId, BufferKind, InputKind, LiveBounds, LiveStep,
     Op, Plan, StepId, StepInputs, StepResults,
 };
 
 use crate::backend::{CudaBackend, result_bytes, rows_param};
+use crate::code::Code;
 use crate::driver::{
     Config, DeviceMemory, Event, Function, Gpu, Graph, Param, Pinned, Stream, launch,
 };
 use crate::error::CudaError;
+use crate::kernels::Kernel;
 use crate::program::{Arg, Launch, Program, poison_check, poison_word};
 
 /// Bytes of `Fault`.
 const FAULT_BYTES: usize = 16;
 
-/// Steps that can be in the stream at a time.
-const SLOTS: usize = 2;
+/// Steps that can be in the stream at a time: those that were handed over, and one that is run behind them.
+const SLOTS: usize = MAX_IN_FLIGHT + 1;
 
 /// Codes of `Fault`, as in `kernels/include/common.cuh`.
 mod fault {
@@ -73,9 +76,17 @@ impl Prepared {
         }
     }
 
-    /// Kernels that a step launches.
-    pub(crate) fn launches(&self) -> usize {
-        self.program.ops.iter().map(|op| op.launches.len()).sum()
+    /// The grid of each launch, by operation.
+    pub(crate) fn grids(&self) -> Vec<Vec<[u32; 3]>> {
+        let ops = self.program.ops.iter();
+        ops.map(|op| op.launches.iter().map(|l| l.grid).collect())
+            .collect()
+    }
+
+    /// A form of each kernel, with the shared memory that its launch has.
+    pub(crate) fn kernels(&self, form: impl Fn(&Kernel) -> Kernel) -> Vec<(Kernel, u32)> {
+        let launches = self.program.ops.iter().flat_map(|op| &op.launches);
+        launches.map(|l| (form(&l.kernel), l.shared)).collect()
     }
 }
 
@@ -218,10 +229,92 @@ impl Places<'_> {
     }
 }
 
-/// A step that is on its way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct InFlight {
-    slot: usize,
+impl Places<'_> {
+    /// A launch with its addresses.
+    fn ready(
+        &self,
+        code: &Code,
+        kernel: &Kernel,
+        l: &Launch,
+        op: usize,
+    ) -> Result<Ready, CudaError> {
+        Ok(Ready {
+            function: code.function(kernel)?.clone(),
+            config: Config {
+                grid: l.grid,
+                threads: l.threads,
+                shared: l.shared,
+                dependent: l.dependent,
+            },
+            params: l.args.iter().map(|arg| self.param(*arg, op)).collect(),
+        })
+    }
+
+    /// All launches of the step, by operation; `variant` says which form of each kernel.
+    fn program(
+        &self,
+        code: &Code,
+        variant: impl Fn(&Kernel) -> Kernel,
+    ) -> Result<Vec<Vec<Ready>>, CudaError> {
+        let ops = self.prepared.program.ops.iter().enumerate();
+        let ready = ops.map(|(i, op)| {
+            let launches = op.launches.iter();
+            launches
+                .map(|l| self.ready(code, &variant(&l.kernel), l, i))
+                .collect()
+        });
+        ready.collect()
+    }
+}
+
+/// Captures launches as a graph.
+fn capture(ready: &[Vec<Ready>], stream: &Stream) -> Result<Graph, CudaError> {
+    let mut first = true;
+    Graph::capture(stream, || {
+        for r in ready.iter().flatten() {
+            // The first kernel has no kernel before it in the graph.
+            let dependent = r.config.dependent && !std::mem::take(&mut first);
+            let config = Config {
+                dependent,
+                ..r.config
+            };
+            launch(&r.function, config, &r.params, stream)?;
+        }
+        Ok(())
+    })
+}
+
+/// Runs a step with another form of its kernels, between two events; its inputs are in the stream already.
+pub(crate) fn launch_step(
+    prepared: &Prepared,
+    runner: &Runner,
+    code: &Code,
+    form: impl Fn(&Kernel) -> Kernel,
+    graph: bool,
+    [begin, end]: [&Event; 2],
+) -> Result<(), CudaError> {
+    let Some(memory) = &runner.memory else {
+        return Ok(());
+    };
+    let ready = Places { prepared, memory }.program(code, form)?;
+    let stream = &runner.stream;
+    if graph {
+        let graph = capture(&ready, stream)?;
+        begin.record(stream)?;
+        graph.launch(stream)?;
+        end.record(stream)?;
+        // It must not go before it has run.
+        return stream.synchronise();
+    }
+    begin.record(stream)?;
+    for r in ready.iter().flatten() {
+        let config = Config {
+            dependent: false,
+            ..r.config
+        };
+        launch(&r.function, config, &r.params, stream)?;
+    }
+    end.record(stream)
 }
 
 impl CudaBackend {
@@ -243,27 +336,9 @@ impl CudaBackend {
         };
         let prepared = &self.steps[step];
         let places = Places { prepared, memory };
-        let ops = prepared.program.ops.iter().enumerate();
-        let ready = ops.map(|(i, op)| {
-            let launches = op.launches.iter();
-            launches.map(|l| self.ready(l, i, &places)).collect()
-        });
-        let ready: Vec<Vec<Ready>> = ready.collect::<Result<_, CudaError>>()?;
+        let ready = places.program(self.code(), |kernel| kernel.clone())?;
         self.steps[step].ready = Some(ready);
         Ok(())
-    }
-
-    fn ready(&self, l: &Launch, op: usize, places: &Places<'_>) -> Result<Ready, CudaError> {
-        Ok(Ready {
-            function: self.code().function(&l.kernel)?.clone(),
-            config: Config {
-                grid: l.grid,
-                threads: l.threads,
-                shared: l.shared,
-                dependent: l.dependent,
-            },
-            params: l.args.iter().map(|arg| places.param(*arg, op)).collect(),
-        })
     }
 
     /// Whether steps run as captured graphs.
@@ -271,12 +346,29 @@ impl CudaBackend {
         self.options.graphs && !self.options.poison && !self.options.sync_launches
     }
 
-    /// Puts a step into the stream.
+    /// Puts a step into the stream; the number of its slot.
     pub(crate) fn enqueue(
         &mut self,
         step: StepId,
         inputs: &StepInputs,
-    ) -> Result<InFlight, BackendError> {
+    ) -> Result<u64, BackendError> {
+        let (index, slot) = self.begin(step, inputs)?;
+        if self.captures() {
+            self.replay(index).map_err(|e| self.failed(e))?;
+        } else {
+            self.eager(index)?;
+        }
+        let copied = self.copy_results(index, slot);
+        copied.map_err(|e| self.failed(e))?;
+        Ok(slot as u64)
+    }
+
+    /// Checks a step's inputs and puts their copy into the stream; the step's index, and the slot that it has.
+    pub(crate) fn begin(
+        &mut self,
+        step: StepId,
+        inputs: &StepInputs,
+    ) -> Result<(usize, usize), BackendError> {
         let index = step.0 as usize;
         if index >= self.steps.len() {
             return Err(BackendError::Missing {
@@ -292,22 +384,13 @@ impl CudaBackend {
             sequence_slots: self.sequence_slots,
         };
         LiveStep::read(&self.steps[index].plan, &self.steps[index].inputs, bounds)?;
-        let device = self.name();
-        let failed = |error: CudaError| BackendError::Device {
-            device: device.clone(),
-            reason: error.to_string(),
-        };
-        self.make_ready(index).map_err(failed)?;
+        let ready = self.make_ready(index);
+        ready.map_err(|e| self.failed(e))?;
         let slot = self.runner.next;
         self.runner.next = (slot + 1) % SLOTS;
-        self.copy_inputs(index, slot).map_err(failed)?;
-        if self.captures() {
-            self.replay(index).map_err(failed)?;
-        } else {
-            self.eager(index)?;
-        }
-        self.copy_results(index, slot).map_err(failed)?;
-        Ok(InFlight { slot })
+        let copied = self.copy_inputs(index, slot);
+        copied.map_err(|e| self.failed(e))?;
+        Ok((index, slot))
     }
 
     fn copy_inputs(&mut self, index: usize, slot: usize) -> Result<(), CudaError> {
@@ -347,19 +430,7 @@ impl CudaBackend {
         let prepared = &mut self.steps[index];
         if prepared.graph.is_none() {
             let ready = prepared.ready.as_deref().unwrap_or_default();
-            let mut first = true;
-            let graph = Graph::capture(stream, || {
-                for r in ready.iter().flatten() {
-                    // The first kernel has no kernel before it in the graph.
-                    let dependent = r.config.dependent && !std::mem::take(&mut first);
-                    let config = Config {
-                        dependent,
-                        ..r.config
-                    };
-                    launch(&r.function, config, &r.params, stream)?;
-                }
-                Ok(())
-            })?;
+            let graph = capture(ready, stream)?;
             prepared.graph = Some(graph);
         }
         match &prepared.graph {
@@ -444,7 +515,7 @@ impl CudaBackend {
                         reason,
                     })
                     .and_then(|l| {
-                        let r = self.ready(&l, index, &places)?;
+                        let r = places.ready(self.code(), &l.kernel, &l, index)?;
                         launch(&r.function, r.config, &r.params, &self.runner.stream)?;
                         self.read_fault()
                     });
@@ -525,11 +596,19 @@ impl CudaBackend {
     }
 
     /// Waits for a step, and gives its results.
-    pub(crate) fn collect(&mut self, flight: InFlight) -> Result<StepResults, BackendError> {
+    pub(crate) fn collect(&mut self, slot: u64) -> Result<StepResults, BackendError> {
         let Some(memory) = &self.runner.memory else {
             return Ok(StepResults::default());
         };
-        let slot = &memory.slots[flight.slot];
+        let index = usize::try_from(slot).unwrap_or(usize::MAX);
+        let Some(slot) = memory.slots.get(index) else {
+            return Err(BackendError::Missing {
+                plan: "of this call".into(),
+                what: "ticket",
+                name: slot.to_string(),
+                action: "handed out",
+            });
+        };
         let prepared = &self.steps[slot.step.0 as usize];
         slot.done.wait().map_err(|error| BackendError::Device {
             device: self.name(),

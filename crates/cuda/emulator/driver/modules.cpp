@@ -166,3 +166,18 @@ API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction
     if (*blocks > 32) *blocks = 32;
     return CUDA_SUCCESS;
 }
+API CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* bytes) {
+    if (!is_live(function)) return CUDA_INVALID_HANDLE;
+    if (index >= function->kernel->arguments) return CUDA_INVALID_VALUE;
+    size_t at = 0;
+    for (size_t i = 0; i <= index; i++) {
+        const size_t size = function->kernel->argument_bytes[i];
+        // Natural alignment, of which no argument of a kernel here has more than 8.
+        const size_t align = size % 8 == 0 ? 8 : size;
+        at = (at + align - 1) / align * align;
+        if (i < index) at += size;
+    }
+    if (offset) *offset = at;
+    if (bytes) *bytes = function->kernel->argument_bytes[index];
+    return CUDA_SUCCESS;
+}

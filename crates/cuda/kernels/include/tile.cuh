@@ -10,14 +10,16 @@
 #include "mma.cuh"
 
 // Rows and outputs of a block, how its warps divide them, and blocks that a multiprocessor holds, which bounds registers.
-#if TILE == 128
+#if TILE == 128 && !FLOATS
 constexpr int TILE_M = 128, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, RESIDENT = 3;
 #elif TILE == 64 && FLOATS
 constexpr int TILE_M = 64, TILE_N = 128, WARPS_M = 2, WARPS_N = 4, RESIDENT = 2;
-#elif TILE == 64
+#elif TILE == 64 && !FLOATS
 constexpr int TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, RESIDENT = 3;
-#else
+#elif TILE == 16
 constexpr int TILE_M = 16, TILE_N = 64, WARPS_M = 1, WARPS_N = 4, RESIDENT = 4;
+#else
+#error "there is no such tile"
 #endif
 
 constexpr int THREADS = 2 * TILE_N;

@@ -156,6 +156,16 @@ impl Drop for DeviceMemory {
     }
 }
 
+/// Writes a pointer into a variable of a module.
+pub(crate) fn write_pointer(gpu: &Gpu, variable: u64, value: u64) -> Result<(), CudaError> {
+    gpu.bind()?;
+    let bytes = value.to_le_bytes();
+    // SAFETY: `variable` is the address of a pointer of a module that is loaded.
+    let code = unsafe { sys::cuMemcpyHtoD_v2(variable, bytes.as_ptr().cast::<c_void>(), 8) };
+    gpu.check("cuMemcpyHtoD", code)?;
+    gpu.synchronise()
+}
+
 /// Host memory that the GPU copies from and to at full speed.
 #[derive(Debug)]
 pub(crate) struct Pinned {

@@ -15,7 +15,7 @@ pub use gpu::GpuFacts;
 pub(crate) use gpu::{Gpu, count, initialise, version};
 pub(crate) use graph::Graph;
 pub(crate) use launch::{Config, Param, launch};
-pub(crate) use memory::{DeviceMemory, Pinned};
+pub(crate) use memory::{DeviceMemory, Pinned, write_pointer};
 pub(crate) use module::{Function, Module};
 pub(crate) use stream::{Event, Stream};
 

@@ -8,6 +8,7 @@
 //! kernels cannot do.
 
 mod attention;
+mod gemm;
 mod head;
 mod linear;
 mod moe;
@@ -131,7 +132,13 @@ impl<'a> Builder<'a> {
     /// Adds the launches of an operation.
     fn op(&mut self, op: &Op) -> Result<(), String> {
         self.scratch = 0;
+        let prefill = !self.is_decode();
         match op {
+            // Few rows are multiplied as weights stream, many on tensor cores; the kind of step decides, and not their number.
+            Op::Linear { .. } if prefill => gemm::linear(self, op),
+            Op::HeadProject { .. } if prefill => gemm::head_project(self, op),
+            Op::LmHead { .. } if prefill => gemm::lm_head(self, op),
+            Op::ExpertFfn { .. } if prefill => gemm::experts(self, op),
             Op::Embed { .. } => linear::embed(self, op),
             Op::RmsNorm { .. } => rows::rms_norm(self, op),
             Op::LayerNorm { .. } => rows::layer_norm(self, op),
