@@ -72,4 +72,3 @@ impl Collective for WithoutOthers {
         Ok(())
     }
 }
-

@@ -11,7 +11,7 @@ use std::time::Duration;
 use glim_plan::collective::Group;
 use glim_plan::{RankFailure, RankFault};
 
-use super::nccl::Comms;
+use super::nccl::{Comms, NcclRank};
 use super::pull::{Pull, Regions};
 use super::{Collective, MAX_RANKS, Place};
 use crate::driver::{Gpu, Pinned};
@@ -107,7 +107,11 @@ impl GpuGroup {
                 regions: Arc::clone(regions),
                 rank,
             }),
-            Means::Nccl(comms) => Arc::new(comms.rank(group, rank)),
+            Means::Nccl(comms) => Arc::new(NcclRank {
+                group,
+                comms: Arc::clone(comms),
+                rank,
+            }),
         };
         Place(place)
     }

@@ -11,8 +11,8 @@
 mod alone;
 mod group;
 mod nccl;
-mod pull;
 mod pieces;
+mod pull;
 
 use std::fmt;
 use std::sync::Arc;

@@ -65,7 +65,10 @@ impl<'a> Pieces<'a> {
 
     /// The values of the defines.
     pub(super) fn defines(&self, wire: Wire) -> [(&'static str, &'static str); 2] {
-        [wire.define(), ("UNIT", if self.unit == 4 { "4" } else { "1" })]
+        [
+            wire.define(),
+            ("UNIT", if self.unit == 4 { "4" } else { "1" }),
+        ]
     }
 
     /// A buffer whose rows are those of all.

@@ -10,18 +10,23 @@ fn wire(ty: GgmlType) -> Result<Wire, String> {
     match ty {
         GgmlType::F32 => Ok(Wire::F32),
         GgmlType::BF16 => Ok(Wire::Bf16),
-        other => Err(format!("{other} does not travel between GPUs: F32 and BF16 do")),
+        other => Err(format!(
+            "{other} does not travel between GPUs: F32 and BF16 do"
+        )),
     }
 }
 
 /// Whether no collective of the plan comes after this one.
 fn is_last(b: &Builder<'_>, op: &Op) -> bool {
     let all = b.plan().ops.iter().flat_map(|node| node.op.parts());
-    all.filter_map(Op::collective).last() == op.collective()
+    all.filter_map(Op::collective).next_back() == op.collective()
 }
 
 pub(super) fn all_reduce(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
-    let Op::AllReduce { wire: ty, x, out, .. } = op else {
+    let Op::AllReduce {
+        wire: ty, x, out, ..
+    } = op
+    else {
         return Err("is not an AllReduce".into());
     };
     let sum = Sum {
@@ -35,7 +40,10 @@ pub(super) fn all_reduce(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
 }
 
 pub(super) fn all_gather(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
-    let Op::AllGather { wire: ty, gathers, .. } = op else {
+    let Op::AllGather {
+        wire: ty, gathers, ..
+    } = op
+    else {
         return Err("is not an AllGather".into());
     };
     // i32 travels as it is, whatever the wire.
