@@ -488,18 +488,8 @@ fn a_rank_that_leaves_in_the_middle_is_named_too() {
     let group = group(2, Duration::from_millis(300));
     let whole = [0, 1].map(|rank| plan(rank, 2, DECODE));
     // Rank 1 enters the first sum only.
-    let mut short = whole[1].clone();
-    let first = short
-        .ops
-        .iter()
-        .position(|node| node.label == "sum")
-        .unwrap();
-    short.ops.truncate(first + 1);
-    short
-        .buffers
-        .iter_mut()
-        .filter(|b| b.kind == BufferKind::Result && b.name != "sum")
-        .for_each(|b| b.kind = BufferKind::Temp);
+    let sum = whole[1].ops.iter().position(|node| node.label == "sum");
+    let short = whole[1].cut(sum.unwrap() + 1);
     let plans = [whole[0].clone(), short];
     let outcomes: Vec<Result<StepResults, BackendError>> = std::thread::scope(|scope| {
         let ranks = plans.iter().enumerate().map(|(rank, plan)| {
