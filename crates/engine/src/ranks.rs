@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use glim_plan::collective::{Group, RankFault};
 use glim_plan::{
-    Backend, BackendError, BufferId, Caps, Plan, ReadTarget, StateDecl, StepId, StepInputs,
-    StepResults, WeightGroup, WeightSource,
+    Backend, BackendError, BufferId, Caps, Plan, Profile, ReadTarget, StateDecl, StepId,
+    StepInputs, StepResults, WeightGroup, WeightSource,
 };
 
 /// What the names of the ranks' threads begin with.
@@ -106,6 +106,20 @@ impl Ranks {
             Self::Many(many) => many.run(step, plan, inputs),
         }
     }
+
+    /// Runs a step `repeats` times on every rank, and watches its operations; the profiles of each rank. `plan` is rank 0's.
+    pub(crate) fn profile(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, BackendError> {
+        match self {
+            Self::One(backend) => Ok(vec![backend.profile(step, inputs, repeats)?]),
+            Self::Many(many) => many.profile(step, plan, inputs, repeats),
+        }
+    }
 }
 
 /// What state every rank allocates.
@@ -135,6 +149,7 @@ fn load(
 enum Job {
     Prepare(Box<Plan>),
     Run(StepId, Arc<StepInputs>),
+    Profile(StepId, Arc<StepInputs>, usize),
     Read(Target),
 }
 
@@ -169,6 +184,7 @@ impl Target {
 enum Reply {
     Prepared(StepId),
     Ran(StepResults),
+    Profiled(Vec<Profile>),
     Bytes(Vec<u8>),
     /// With the rank's own error, if it has one.
     Failed(Option<BackendError>),
@@ -235,18 +251,44 @@ impl Many {
         plan: &Plan,
         inputs: &Arc<StepInputs>,
     ) -> Result<Vec<StepResults>, BackendError> {
+        let job = || Job::Run(step, Arc::clone(inputs));
+        self.all(plan, job, |reply| match reply {
+            Reply::Ran(results) => Some(results),
+            _ => None,
+        })
+    }
+
+    fn profile(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, BackendError> {
+        let job = || Job::Profile(step, Arc::clone(inputs), repeats);
+        self.all(plan, job, |reply| match reply {
+            Reply::Profiled(profiles) => Some(profiles),
+            _ => None,
+        })
+    }
+
+    /// Has every rank do a job; what each replies, in their order.
+    fn all<T>(
+        &mut self,
+        plan: &Plan,
+        job: impl Fn() -> Job,
+        of_reply: impl Fn(Reply) -> Option<T>,
+    ) -> Result<Vec<T>, BackendError> {
         if self.group.failure().is_some() {
             return Err(self.failure(plan));
         }
         for jobs in &self.jobs {
-            let _ = jobs.send(Job::Run(step, Arc::clone(inputs)));
+            let _ = jobs.send(job());
         }
         let mut replies = self.gather(plan)?;
         replies.sort_by_key(|(rank, _)| *rank);
-        let results = replies.into_iter().map(|(_, reply)| match reply {
-            Reply::Ran(results) => Ok(results),
-            _ => Err(self.failure(plan)),
-        });
+        let results = replies.into_iter();
+        let results = results.map(|(_, reply)| of_reply(reply).ok_or_else(|| self.failure(plan)));
         results.collect()
     }
 
@@ -381,6 +423,10 @@ fn serve(
         let done = catch_unwind(AssertUnwindSafe(|| match job {
             Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
             Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
+            Job::Profile(step, inputs, repeats) => {
+                let profiles = backend.profile(step, &inputs, repeats);
+                profiles.map(Reply::Profiled)
+            }
             // A question that has no answer is no failure of the rank.
             Job::Read(target) => Ok(match target.read(&*backend) {
                 Ok(bytes) => Reply::Bytes(bytes),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
 use glim_plan::sample::{SampleParams, is_shortlistable};
 use glim_plan::{
-    CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind, StepResults,
-    check_ranks, check_states, fuse,
+    CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId, StepInputs, StepKind,
+    StepResults, check_ranks, check_states, fuse,
 };
 use glim_text::TokenId;
 
@@ -105,6 +105,23 @@ impl Prepared {
         ranks: &mut Ranks,
         batch: &[BatchRow<'_>],
     ) -> Result<Vec<StepResults>, EngineError> {
+        self.write(batch)?;
+        Ok(ranks.run(self.id, &self.plan, &self.inputs)?)
+    }
+
+    /// Writes a batch into the inputs and runs it `repeats` times, watched; the profiles of each rank.
+    pub(crate) fn profile(
+        &mut self,
+        ranks: &mut Ranks,
+        batch: &[BatchRow<'_>],
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, EngineError> {
+        self.write(batch)?;
+        Ok(ranks.profile(self.id, &self.plan, &self.inputs, repeats)?)
+    }
+
+    /// Writes a batch into the inputs.
+    fn write(&mut self, batch: &[BatchRow<'_>]) -> Result<(), EngineError> {
         let geometry = self.plan.geometry;
         let inputs = Arc::make_mut(&mut self.inputs);
         let positions = |row: &BatchRow<'_>| {
@@ -167,7 +184,7 @@ impl Prepared {
             let rows = ends.last().copied().unwrap_or(0);
             inputs.set_i32(InputKind::OutputRows, 0..rows)?;
         }
-        Ok(ranks.run(self.id, &self.plan, &self.inputs)?)
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use crate::fuse::FusePattern;
 use crate::groups::WeightGroup;
 use crate::inputs::{InputError, StepInputs};
 use crate::plan::{Plan, StateDecl};
+use crate::profile::Profile;
 
 /// A weight's bytes on the way into a backend.
 #[derive(Debug, Clone)]
@@ -244,6 +245,25 @@ pub trait Backend: Send {
     /// # Errors
     /// If an input points outside, or an operation fails.
     fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError>;
+
+    /// Runs a prepared step `repeats` times as [`Self::run`] would, watching the clock: when each operation began and ended, in each
+    /// of the runs, and what each run took as a whole. Ranks must ask for the same number of runs, since they meet in each.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; [`BackendError::Unsupported`] from a backend that has no clock.
+    fn profile(
+        &mut self,
+        step: StepId,
+        inputs: &StepInputs,
+        repeats: usize,
+    ) -> Result<Vec<Profile>, BackendError> {
+        let _ = (inputs, repeats);
+        Err(BackendError::Unsupported {
+            backend: self.caps().name,
+            plan: format!("number {}", step.0),
+            reason: "it cannot time the operations of a step".into(),
+        })
+    }
 
     /// Reads memory back, as bytes.
     ///

@@ -36,6 +36,7 @@ pub mod live;
 pub mod op;
 pub mod plan;
 mod print;
+pub mod profile;
 pub mod reference;
 pub mod sample;
 mod shape;
@@ -60,3 +61,4 @@ pub use op::{
     RouterSpec, SampleInputs, Scoring,
 };
 pub use plan::{CacheGeometry, Plan, PlanBuilder, PlanError, StateDecl, StepKind};
+pub use profile::{OpTime, Profile};
