@@ -1,14 +1,16 @@
 //! Developer tasks: what a shell script would do, as `cargo xtask COMMAND`.
 //!
-//! `tidy` needs nothing but git. The others need `python3`; `golden` makes a virtual environment under `target/` and
-//! fills it from PyPI.
+//! `tidy` needs nothing but git, `emulate` a C++ compiler. The others need `python3`; `golden` makes a virtual environment under
+//! `target/` and fills it from PyPI.
 #![forbid(unsafe_code)]
 
+mod emulate;
 mod golden;
 mod python;
 mod templates;
 mod tidy;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -39,6 +41,18 @@ enum Command {
     Templates,
     /// Fetch llama.cpp's test vocabularies into target/vocabs
     Vocabs,
+    /// Build the CUDA emulator and run the tests of glim-cuda that need a GPU on it
+    Emulate {
+        /// Another order of threads and blocks
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Only build it, and print its folder (for GLIM_CUDA_LIBRARIES)
+        #[arg(long)]
+        build: bool,
+        /// Arguments of `cargo test`
+        #[arg(last = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -60,6 +74,10 @@ fn run(command: &Command) -> Result<ExitCode> {
             let folder = templates::fetch(&root)?;
             println!("templates are in {}", folder.display());
         }
+        Command::Emulate { build: true, .. } => println!("{}", emulate::build(&root)?.display()),
+        Command::Emulate {
+            seed, arguments, ..
+        } => emulate::run(&root, *seed, arguments)?,
         Command::Vocabs => {
             let folder = templates::fetch_vocabs(&root)?;
             println!("vocabularies are in {}", folder.display());

@@ -7,7 +7,7 @@ use glim_plan::collective::Alone;
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
     Arrangement, Backend, BackendError, BufferDecl, BufferKind, Caps, Communicator, GgmlType,
-    LiveBounds, LiveStep, Op, Plan, Profile, ReadTarget, StateDecl, StateKind, StepId, StepInputs,
+    LiveBounds, LiveStep, Plan, Profile, ReadTarget, StateDecl, StateKind, StepId, StepInputs,
     StepResults, WeightGroup, WeightSource, arrange, check, check_arrangement,
 };
 
@@ -82,27 +82,6 @@ impl Prepared {
             .iter()
             .zip(&arrangement.offsets)
             .map(start)
-            .collect()
-    }
-
-    /// How many positions a row must see before somebody looks at its scores: a choice of `topk` takes all there are up to
-    /// `topk`. 0 if the scores are a result, or are read by anything but such choices.
-    fn selects(plan: &Plan) -> Vec<usize> {
-        let mut least: Vec<Option<usize>> = vec![None; plan.buffers.len()];
-        for part in plan.ops.iter().flat_map(|node| node.op.parts()) {
-            for id in part.access().reads {
-                let topk = match part {
-                    Op::IndexSelect { scores, topk, .. } if *scores == id => *topk,
-                    _ => 0,
-                };
-                let least = &mut least[id.index()];
-                *least = Some(least.map_or(topk, |n| n.min(topk)));
-            }
-        }
-        let temp = |b: &BufferDecl| b.kind == BufferKind::Temp;
-        let pairs = plan.buffers.iter().zip(least);
-        pairs
-            .map(|(b, least)| least.filter(|_| temp(b)).unwrap_or(0))
             .collect()
     }
 }
@@ -313,6 +292,7 @@ impl Backend for CpuBackend {
                 .copied()
                 .filter(|ty| ty.can_decode())
                 .collect(),
+            launch_ahead: false,
         }
     }
 
@@ -407,7 +387,7 @@ impl Backend for CpuBackend {
             inputs,
             bound,
             starts,
-            selects: Prepared::selects(plan),
+            selects: plan.unread_below(),
         });
         Ok(id)
     }

@@ -1,2 +1,35 @@
 //! The CUDA backend: plans become lists of kernel launches, and those captured graphs.
+//!
+//! Nothing of CUDA is needed to build this: the driver and the run-time compiler are loaded when they are used
+//! ([`libraries`]), and a machine without them gets a reason ([`probe()`]), never a panic. Kernels are CUDA C++ in `kernels/`,
+//! embedded in the binary, compiled for the GPU that is there and kept in a cache on disk ([`kernels`], [`compile`],
+//! [`cache`]).
+//!
+//! The way of a step: `backend` checks a plan and has [`program`] turn each operation into launches whose arguments are the same in
+//! every run; `run` launches them one by one, or captures them once and replays the graph.
 #![deny(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "the driver is a C library; every block says why it is sound"
+)]
+
+mod backend;
+pub mod cache;
+mod code;
+pub mod compile;
+mod driver;
+mod error;
+pub mod kernels;
+mod layout;
+pub mod libraries;
+pub mod probe;
+mod program;
+mod run;
+mod stamps;
+mod weights;
+
+pub use backend::{CudaBackend, CudaOptions, Math};
+pub use driver::GpuFacts;
+pub use error::CudaError;
+pub use probe::{GpuInfo, ProbeError, probe};
+pub use weights::Loaded;

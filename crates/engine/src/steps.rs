@@ -12,7 +12,7 @@ use glim_plan::{
 use glim_text::TokenId;
 
 use crate::error::EngineError;
-use crate::ranks::Ranks;
+use crate::ranks::{RankTicket, Ranks};
 use crate::sequence::Sequence;
 
 /// A token that the backend has carried from the sequence's last step.
@@ -22,6 +22,8 @@ pub(crate) const CARRIED: TokenId = TokenId(u32::MAX);
 pub(crate) struct BatchRow<'a> {
     pub(crate) tokens: &'a [TokenId],
     pub(crate) sequence: &'a Sequence,
+    /// Tokens of the sequence that a step computes which is under way: they come before these.
+    pub(crate) under_way: usize,
     /// Slot of carries.
     pub(crate) slot: usize,
     /// How the token after the last row is drawn; `None`: it is not.
@@ -92,11 +94,8 @@ impl Prepared {
         ranks: &mut Ranks,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
-        let results = self.run_ranks(ranks, batch)?.into_iter().next();
-        results.ok_or_else(|| EngineError::NoResult {
-            plan: self.plan.name.clone(),
-            name: "rank".into(),
-        })
+        let results = self.run_ranks(ranks, batch)?;
+        self.first(results)
     }
 
     /// The same with each rank's results: tapped temporaries differ.
@@ -120,12 +119,40 @@ impl Prepared {
         Ok(ranks.profile(self.id, &self.plan, &self.inputs, repeats)?)
     }
 
+    /// Writes a batch into the inputs and hands the step over.
+    pub(crate) fn submit(
+        &mut self,
+        ranks: &mut Ranks,
+        batch: &[BatchRow<'_>],
+    ) -> Result<RankTicket, EngineError> {
+        self.write(batch)?;
+        Ok(ranks.submit(self.id, &self.plan, &self.inputs)?)
+    }
+
+    /// Rank 0's results of a step that was handed over.
+    pub(crate) fn wait(
+        &self,
+        ranks: &mut Ranks,
+        ticket: RankTicket,
+    ) -> Result<StepResults, EngineError> {
+        self.first(ranks.wait(ticket, &self.plan)?)
+    }
+
+    fn first(&self, results: Vec<StepResults>) -> Result<StepResults, EngineError> {
+        let first = results.into_iter().next();
+        first.ok_or_else(|| EngineError::NoResult {
+            plan: self.plan.name.clone(),
+            name: "rank".into(),
+        })
+    }
+
     /// Writes a batch into the inputs.
     fn write(&mut self, batch: &[BatchRow<'_>]) -> Result<(), EngineError> {
         let geometry = self.plan.geometry;
+        // Shared only while a rank has not taken the last ones yet.
         let inputs = Arc::make_mut(&mut self.inputs);
         let positions = |row: &BatchRow<'_>| {
-            let first = row.sequence.computed();
+            let first = row.sequence.computed() + row.under_way;
             first..first + row.tokens.len()
         };
         inputs.set(

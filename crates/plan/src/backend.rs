@@ -50,6 +50,8 @@ pub struct Caps {
     pub patterns: Vec<FusePattern>,
     /// Weight types that it reads.
     pub weight_types: Vec<GgmlType>,
+    /// [`Backend::submit`] comes back before the step is done, so that it gains by being handed the next one meanwhile.
+    pub launch_ahead: bool,
 }
 
 /// A prepared plan.
@@ -95,6 +97,16 @@ impl StepResults {
     pub fn i32s(&self, name: &str) -> Option<&[i32]> {
         self.words.get(name).map(|w| bytemuck::cast_slice(w))
     }
+}
+
+/// A step that was handed over, and that is to be waited for.
+#[derive(Debug)]
+#[must_use = "a step's results are kept until it is waited for"]
+pub enum Ticket {
+    /// It runs, under a number of the backend's own.
+    Running(u64),
+    /// It is done.
+    Done(StepResults),
 }
 
 /// Why a backend could not do as asked.
@@ -186,6 +198,14 @@ pub enum BackendError {
         /// What it did.
         what: String,
     },
+    /// The device failed, or is not what was asked for.
+    #[error("{device}: {reason}")]
+    Device {
+        /// The device.
+        device: String,
+        /// What happened, and where.
+        reason: String,
+    },
     /// A poisoned value was left in an output: the operation skipped it, or computed NaN.
     #[error(
         "plan {plan}: {op} left poison in {buffer} at row {row}, element {element}: it was never written, or is NaN"
@@ -203,6 +223,9 @@ pub enum BackendError {
         element: usize,
     },
 }
+
+/// Steps that are handed over at a time, the one that is waited for among them.
+pub const MAX_IN_FLIGHT: usize = 2;
 
 /// Runs plans on one rank's memory.
 ///
@@ -240,7 +263,7 @@ pub trait Backend: Send {
     /// If the plan breaks a rule, or names weights or states that are not there.
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError>;
 
-    /// Runs a prepared step.
+    /// Runs a prepared step. It comes after those that were submitted, whether or not they have been waited for.
     ///
     /// # Errors
     /// If an input points outside, or an operation fails.
@@ -263,6 +286,30 @@ pub trait Backend: Send {
             plan: format!("number {}", step.0),
             reason: "it cannot time the operations of a step".into(),
         })
+    }
+
+    /// Hands a prepared step over: it runs after all that was handed over before, and reads the carries that these leave. The inputs
+    /// may be written again once this returns. At most [`MAX_IN_FLIGHT`] steps are handed over and not waited for.
+    ///
+    /// # Errors
+    /// As [`Self::run`], as far as it is known yet.
+    fn submit(&mut self, step: StepId, inputs: &StepInputs) -> Result<Ticket, BackendError> {
+        self.run(step, inputs).map(Ticket::Done)
+    }
+
+    /// The results of a step that was handed over. Steps are waited for in the order in which they were handed over.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn wait(&mut self, ticket: Ticket) -> Result<StepResults, BackendError> {
+        match ticket {
+            Ticket::Done(results) => Ok(results),
+            Ticket::Running(number) => Err(BackendError::Unsupported {
+                backend: self.caps().name,
+                plan: "of a ticket".into(),
+                reason: format!("it has handed out no ticket {number}"),
+            }),
+        }
     }
 
     /// Reads memory back, as bytes.

@@ -43,7 +43,8 @@ mod shape;
 
 pub use arrange::{Arrangement, arrange, check_arrangement};
 pub use backend::{
-    Backend, BackendError, Caps, ReadTarget, StepId, StepResults, WeightData, WeightSource,
+    Backend, BackendError, Caps, MAX_IN_FLIGHT, ReadTarget, StepId, StepResults, Ticket,
+    WeightData, WeightSource,
 };
 pub use buffer::{
     BufferDecl, BufferId, BufferKind, InputExtents, InputKind, Placement, Rows, StateKind,

@@ -211,6 +211,27 @@ impl Plan {
             .map(|(id, _)| id)
     }
 
+    /// For each buffer: how many positions a row must see before somebody looks at its scores. A choice of `topk` takes all there
+    /// are up to `topk`, so scores below that need not be computed. 0 if they are a result, or read by anything but such choices.
+    pub fn unread_below(&self) -> Vec<usize> {
+        let mut least: Vec<Option<usize>> = vec![None; self.buffers.len()];
+        for part in self.ops.iter().flat_map(|node| node.op.parts()) {
+            for id in part.access().reads {
+                let topk = match part {
+                    Op::IndexSelect { scores, topk, .. } if *scores == id => *topk,
+                    _ => 0,
+                };
+                let least = &mut least[id.index()];
+                *least = Some(least.map_or(topk, |n| n.min(topk)));
+            }
+        }
+        let temp = |b: &BufferDecl| b.kind == BufferKind::Temp;
+        let pairs = self.buffers.iter().zip(least);
+        pairs
+            .map(|(b, least)| least.filter(|_| temp(b)).unwrap_or(0))
+            .collect()
+    }
+
     /// The states that the plan touches.
     pub fn states(&self) -> Vec<StateDecl> {
         self.buffers

@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     (
         "engine",
         &["model", "plan", "text"],
-        &["cpu", "gguf", "quant"],
+        &["cpu", "cuda", "gguf", "quant"],
     ),
     ("grammar", &["text"], &["gguf"]),
     (

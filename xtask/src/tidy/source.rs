@@ -7,6 +7,7 @@ use super::tree::{File, Tree};
 /// Files that may hold `unsafe` code, each behind a safe function; and folders (with a final `/`) all of which may.
 const UNSAFE_PLACES: &[&str] = &[
     "crates/cpu/src/",
+    "crates/cuda/src/",
     "crates/gguf/src/mmap.rs",
     "crates/model/src/checkpoint/mmap.rs",
 ];

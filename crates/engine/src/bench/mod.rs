@@ -218,6 +218,7 @@ fn rows_of<'a>(
     let row = |(slot, (sequence, tokens)): (usize, (&'a Sequence, &&'a [TokenId]))| BatchRow {
         tokens,
         sequence,
+        under_way: 0,
         slot,
         draw: Some(Draw { params, mask }),
     };

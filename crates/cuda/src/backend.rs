@@ -1,0 +1,420 @@
+//! The [`Backend`] contract on one GPU: it owns the rank's memory there, and its prepared steps.
+
+use std::collections::HashMap;
+
+use glim_plan::fuse::ADD_RMS_NORM;
+use glim_plan::{
+    Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget, Rows,
+    StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
+    arrange, check, check_arrangement,
+};
+
+use crate::cache::Cache;
+use crate::code::Code;
+use crate::driver::{DeviceMemory, Gpu, Stream};
+use crate::error::CudaError;
+use crate::program::{Program, Target, poison_check};
+use crate::run::{Prepared, Runner};
+use crate::weights::Weights;
+
+/// How products are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Math {
+    /// Activations stay f32.
+    Exact,
+    /// Activations are rounded to 8 bits where a weight is quantised.
+    Fast,
+}
+
+/// How the backend runs.
+#[derive(Debug, Clone)]
+pub struct CudaOptions {
+    /// Ordinal of the GPU.
+    pub gpu: usize,
+    /// Arithmetic.
+    pub math: Math,
+    /// Capture each step once and replay it; otherwise its kernels are launched one by one.
+    pub graphs: bool,
+    /// Fill every output with NaN before its operation, and look for NaN afterwards. Launches one by one.
+    pub poison: bool,
+    /// Wait after every operation, so that a failure names the one that failed. Launches one by one.
+    pub sync_launches: bool,
+    /// Where compiled kernels are kept.
+    pub cache: Cache,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        Self {
+            gpu: 0,
+            math: Math::Fast,
+            graphs: true,
+            poison: false,
+            sync_launches: false,
+            cache: Cache::default(),
+        }
+    }
+}
+
+/// All states, one behind the other in one allocation.
+#[derive(Debug)]
+struct States {
+    memory: DeviceMemory,
+    /// Declaration, offset and bytes of each.
+    places: HashMap<String, (StateDecl, usize, usize)>,
+}
+
+/// One rank on one GPU.
+pub struct CudaBackend {
+    pub(crate) options: CudaOptions,
+    pub(crate) gpu: Gpu,
+    pub(crate) weights: Weights,
+    states: Option<States>,
+    carries: HashMap<String, DeviceMemory>,
+    pub(crate) block_size: usize,
+    pub(crate) blocks: usize,
+    pub(crate) sequence_slots: usize,
+    code: Code,
+    /// The kernels once more, with time stamps; made when they are first asked for.
+    pub(crate) stamped: Option<Code>,
+    pub(crate) steps: Vec<Prepared>,
+    pub(crate) runner: Runner,
+}
+
+impl CudaBackend {
+    /// A backend without weights.
+    ///
+    /// # Errors
+    /// If the GPU cannot be opened; the driver must be there ([`crate::probe()`] says whether).
+    pub fn new(options: CudaOptions) -> Result<Self, CudaError> {
+        crate::libraries::driver()?;
+        crate::driver::initialise().map_err(|(code, text)| CudaError::Driver {
+            call: "cuInit",
+            gpu: options.gpu,
+            code,
+            text,
+        })?;
+        let gpu = Gpu::open(options.gpu)?;
+        let stream = Stream::new(&gpu)?;
+        Ok(Self {
+            code: Code::new(&gpu, options.cache.clone()),
+            stamped: None,
+            runner: Runner::new(stream),
+            gpu,
+            options,
+            weights: Weights::default(),
+            states: None,
+            carries: HashMap::new(),
+            block_size: 0,
+            blocks: 0,
+            sequence_slots: 0,
+            steps: Vec::new(),
+        })
+    }
+
+    /// What people call it.
+    pub(crate) fn name(&self) -> String {
+        let facts = self.gpu.facts();
+        let math = match self.options.math {
+            Math::Exact => "exact",
+            Math::Fast => "fast",
+        };
+        format!("cuda:{} ({}, {math} math)", facts.ordinal, facts.name)
+    }
+
+    pub(crate) fn failed(&self, error: CudaError) -> BackendError {
+        BackendError::Device {
+            device: self.name(),
+            reason: error.to_string(),
+        }
+    }
+
+    fn unsupported(&self, plan: &Plan, reason: String) -> BackendError {
+        BackendError::Unsupported {
+            backend: self.name(),
+            plan: plan.name.clone(),
+            reason,
+        }
+    }
+
+    /// Address of each buffer that does not lie in the arena or among the inputs; 0 for those that do.
+    fn bind(&mut self, plan: &Plan) -> Result<Vec<u64>, BackendError> {
+        let missing = |what, name: &str, action| BackendError::Missing {
+            plan: plan.name.clone(),
+            what,
+            name: name.into(),
+            action,
+        };
+        let mut bound = vec![0; plan.buffers.len()];
+        for (b, bound) in plan.buffers.iter().zip(&mut bound) {
+            match b.kind {
+                BufferKind::Weight => {
+                    let w = self.weights.get(&b.name);
+                    let w = w.ok_or_else(|| missing("weight", &b.name, "loaded"))?;
+                    if w.ty != b.dtype || w.shape != b.shape {
+                        return Err(BackendError::WeightDiffers {
+                            weight: b.name.clone(),
+                            plan: plan.name.clone(),
+                            found: format!("{} {:?}", w.ty, w.shape),
+                            expected: format!("{} {:?}", b.dtype, b.shape),
+                        });
+                    }
+                    *bound = w.address;
+                }
+                BufferKind::State(kind) => {
+                    let states = self.states.as_ref();
+                    let place = states.and_then(|s| Some((s, s.places.get(&b.name)?)));
+                    let (states, (decl, offset, _)) =
+                        place.ok_or_else(|| missing("state", &b.name, "allocated"))?;
+                    let same = (decl.kind, decl.dtype, &decl.shape) == (kind, b.dtype, &b.shape);
+                    if !same {
+                        return Err(missing("state", &b.name, "allocated"));
+                    }
+                    if b.dtype != GgmlType::F32 || !matches!(kind, StateKind::Paged { .. }) {
+                        let reason = format!("state {} is not paged F32", b.name);
+                        return Err(self.unsupported(plan, reason));
+                    }
+                    if plan.geometry.block_size != self.block_size {
+                        let reason = format!("its blocks are not of {} tokens", self.block_size);
+                        return Err(self.unsupported(plan, reason));
+                    }
+                    *bound = states.memory.address() + *offset as u64;
+                }
+                BufferKind::Carry => {
+                    if b.elements() != self.sequence_slots {
+                        let slots = self.sequence_slots;
+                        let reason = format!("carry {} does not have {slots} slots", b.name);
+                        return Err(self.unsupported(plan, reason));
+                    }
+                    if !self.carries.contains_key(&b.name) {
+                        let what = format!("carry {}", b.name);
+                        let memory = DeviceMemory::new(&self.gpu, b.elements() * 4, &what)
+                            .and_then(|m| m.write(0, &vec![0; m.bytes()]).map(|()| m))
+                            .map_err(|e| self.failed(e))?;
+                        self.carries.insert(b.name.clone(), memory);
+                    }
+                    *bound = self.carries[&b.name].address();
+                }
+                BufferKind::Input(_) | BufferKind::Temp | BufferKind::Result => {}
+            }
+        }
+        Ok(bound)
+    }
+
+    /// Kernels that are not of the plan's own operations: those that look for poison.
+    fn poison_launches(&self, plan: &Plan) -> Result<Vec<crate::program::Launch>, String> {
+        if !self.options.poison {
+            return Ok(Vec::new());
+        }
+        let node = plan.ops.first();
+        let part = node.and_then(|node| node.op.parts().first());
+        let write = part.and_then(|op| Some((op, *op.access().writes.first()?)));
+        write
+            .map(|(op, id)| poison_check(plan, op, id))
+            .into_iter()
+            .collect()
+    }
+}
+
+impl Backend for CudaBackend {
+    fn caps(&self) -> Caps {
+        Caps {
+            name: self.name(),
+            patterns: vec![ADD_RMS_NORM],
+            weight_types: GgmlType::ALL
+                .iter()
+                .copied()
+                .filter(|ty| ty.can_decode())
+                .collect(),
+            launch_ahead: !self.options.poison && !self.options.sync_launches,
+        }
+    }
+
+    fn load(
+        &mut self,
+        groups: &[WeightGroup],
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        // Steps that were prepared before hold addresses of weights.
+        self.steps.clear();
+        self.weights.load(&self.gpu, groups, source)
+    }
+
+    fn alloc_state(
+        &mut self,
+        decls: &[StateDecl],
+        block_size: usize,
+        blocks: usize,
+        sequence_slots: usize,
+    ) -> Result<(), BackendError> {
+        // What there was before is gone, and with it the steps that pointed to it.
+        self.steps.clear();
+        self.states = None;
+        self.carries.clear();
+        (self.block_size, self.blocks, self.sequence_slots) = (block_size, blocks, sequence_slots);
+        let (mut places, mut end) = (HashMap::new(), 0usize);
+        for decl in decls {
+            let rows = match decl.kind {
+                StateKind::Paged { .. } => block_size * blocks,
+                StateKind::Slot { .. } => sequence_slots,
+            };
+            let bytes = rows * decl.shape.iter().product::<usize>() * size_of::<f32>();
+            places.insert(decl.name.clone(), (decl.clone(), end, bytes));
+            end += bytes.next_multiple_of(STATE_ALIGN);
+        }
+        let fill = if self.options.poison { f32::NAN } else { 0.0 };
+        let memory = DeviceMemory::new(&self.gpu, end, "caches")
+            .and_then(|memory| {
+                memory.fill(fill.to_bits(), self.runner.stream())?;
+                self.runner.stream().synchronise()?;
+                Ok(memory)
+            })
+            .map_err(|e| self.failed(e))?;
+        self.states = Some(States { memory, places });
+        Ok(())
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
+        if (plan.rank, plan.world_size) != (0, 1) {
+            let (rank, of) = (plan.rank, plan.world_size);
+            let reason = format!("it is rank 0 of 1, not {rank} of {of}");
+            return Err(self.unsupported(plan, reason));
+        }
+        check(plan)?;
+        let bound = self.bind(plan)?;
+        let arrangement = arrange(plan);
+        check_arrangement(plan, &arrangement)?;
+        let four_byte = |ty| matches!(ty, GgmlType::F32 | GgmlType::I32);
+        let arena = plan.buffers.iter().zip(&arrangement.offsets);
+        if let Some((b, _)) = arena
+            .clone()
+            .find(|(b, at)| at.is_some() && !four_byte(b.dtype))
+        {
+            let reason = format!("its buffer {} is {}, not F32 or I32", b.name, b.dtype);
+            return Err(self.unsupported(plan, reason));
+        }
+        let target = Target {
+            gpu: self.gpu.facts(),
+            math: self.options.math,
+            weights: &self.weights,
+            poison: self.options.poison,
+        };
+        let program = Program::new(plan, target);
+        let program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        let extra = self.poison_launches(plan);
+        let extra = extra.map_err(|reason| self.unsupported(plan, reason))?;
+        let launches = program.ops.iter().flat_map(|op| &op.launches).chain(&extra);
+        let kernels = launches.map(|launch| (&launch.kernel, launch.shared));
+        let loaded = self.code.load(kernels);
+        loaded.map_err(|e| self.failed(e))?;
+
+        self.runner.reserve(
+            arrangement.arena_bytes,
+            program.scratch,
+            StepInputs::new(plan).words().len() * 4,
+            result_bytes(plan),
+        );
+        let id = StepId(self.steps.len() as u32);
+        self.steps
+            .push(Prepared::new(plan.clone(), arrangement, bound, program));
+        Ok(id)
+    }
+
+    fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError> {
+        let slot = self.enqueue(step, inputs)?;
+        self.collect(slot)
+    }
+
+    fn submit(&mut self, step: StepId, inputs: &StepInputs) -> Result<Ticket, BackendError> {
+        self.enqueue(step, inputs).map(Ticket::Running)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<StepResults, BackendError> {
+        match ticket {
+            Ticket::Running(slot) => self.collect(slot),
+            Ticket::Done(results) => Ok(results),
+        }
+    }
+
+    fn profile(
+        &mut self,
+        step: StepId,
+        inputs: &StepInputs,
+        repeats: usize,
+    ) -> Result<Vec<Profile>, BackendError> {
+        self.profile_step(step, inputs, repeats)
+    }
+
+    fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
+        let missing = |what, name: &str| BackendError::Missing {
+            plan: "of this call".into(),
+            what,
+            name: name.into(),
+            action: "loaded",
+        };
+        let bytes = match target {
+            ReadTarget::Weight(name) => {
+                let bytes = self.weights.read(name);
+                bytes.ok_or_else(|| missing("weight", name))?
+            }
+            ReadTarget::State(name) => {
+                let states = self.states.as_ref();
+                let place = states.and_then(|s| Some((s, s.places.get(name)?)));
+                let (states, (_, offset, bytes)) = place.ok_or_else(|| missing("state", name))?;
+                let mut out = vec![0; *bytes];
+                states.memory.read(*offset, &mut out).map(|()| out)
+            }
+            ReadTarget::Carry(name) => {
+                let memory = self.carries.get(name);
+                let memory = memory.ok_or_else(|| missing("carry", name))?;
+                let mut out = vec![0; memory.bytes()];
+                memory.read(0, &mut out).map(|()| out)
+            }
+            ReadTarget::Buffer(step, id) => {
+                let prepared = self.steps.get(step.0 as usize);
+                let prepared = prepared.ok_or_else(|| missing("step", &step.0.to_string()))?;
+                let buffer = prepared.plan.buffer(id);
+                let offset = prepared.arrangement.offsets[id.index()];
+                let offset = offset.ok_or_else(|| missing("arena buffer", &buffer.name))?;
+                self.runner.read_arena(offset, buffer.elements() * 4)
+            }
+        };
+        bytes.map_err(|e| self.failed(e))
+    }
+}
+
+impl CudaBackend {
+    /// The kernels of the prepared plans, loaded.
+    pub(crate) fn code(&self) -> &Code {
+        &self.code
+    }
+}
+
+/// States begin at multiples of this, so that their rows can be read 16 bytes at a time.
+const STATE_ALIGN: usize = 256;
+
+/// Bytes of all results at full capacity.
+pub(crate) fn result_bytes(plan: &Plan) -> usize {
+    let results = plan.buffers_where(|kind| *kind == BufferKind::Result);
+    results.map(|(_, b)| b.elements() * 4).sum()
+}
+
+/// The words of `Rows` for a buffer: pointers to the live rows' numbers among the inputs, and the capacity.
+pub(crate) fn rows_param(
+    plan: &Plan,
+    rows: Rows,
+    capacity: usize,
+    input: impl Fn(InputKind) -> Option<(u64, usize)>,
+) -> [u64; 3] {
+    let (live, output_rows) = match rows {
+        // The last word of `cu_seqlens`.
+        Rows::Tokens => (
+            input(InputKind::CuSeqlens).map(|(at, words)| at + (words as u64 - 1) * 4),
+            None,
+        ),
+        Rows::Outputs => (None, input(InputKind::OutputRows).map(|(at, _)| at)),
+        Rows::Whole => (None, None),
+    };
+    debug_assert!(capacity <= i32::MAX as usize, "{}", plan.name);
+    [live.unwrap_or(0), output_rows.unwrap_or(0), capacity as u64]
+}

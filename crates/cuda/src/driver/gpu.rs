@@ -1,0 +1,207 @@
+//! One GPU: what it is, and its context.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute, CUresult};
+
+use super::{check, describe};
+use crate::error::CudaError;
+
+/// What a GPU is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuFacts {
+    /// Number that the driver gives it.
+    pub ordinal: usize,
+    /// Product name.
+    pub name: String,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that a block may have, if it asks for them.
+    pub shared_memory: u32,
+    /// Bytes of L2.
+    pub l2: usize,
+    /// Bytes of memory.
+    pub memory: usize,
+    /// `domain:bus:device.function`.
+    pub bus_id: String,
+}
+
+/// Starts the driver.
+///
+/// # Errors
+/// Name and description of the driver's error.
+pub(crate) fn initialise() -> Result<(), (String, String)> {
+    // SAFETY: the library is open.
+    match unsafe { sys::cuInit(0) } {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(describe(code)),
+    }
+}
+
+/// The newest CUDA that the driver knows, as `1000 · major + 10 · minor`.
+pub(crate) fn version() -> i32 {
+    let mut version = 0;
+    // SAFETY: it writes an integer. A failure leaves 0, which is too old for anything.
+    unsafe { sys::cuDriverGetVersion(&mut version) };
+    version
+}
+
+/// GPUs that the driver shows.
+pub(crate) fn count() -> usize {
+    let mut count = 0;
+    // SAFETY: it writes an integer; a failure leaves 0.
+    unsafe { sys::cuDeviceGetCount(&mut count) };
+    usize::try_from(count).unwrap_or(0)
+}
+
+impl GpuFacts {
+    /// Asks the driver.
+    ///
+    /// # Errors
+    /// If there is no GPU of this number.
+    pub(crate) fn read(ordinal: usize) -> Result<Self, CudaError> {
+        let device = device(ordinal)?;
+        let attribute = |which| -> Result<i32, CudaError> {
+            let mut value = 0;
+            // SAFETY: it writes an integer.
+            let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) };
+            check("cuDeviceGetAttribute", ordinal, code)?;
+            Ok(value)
+        };
+        let text = |call: &'static str, write: &dyn Fn(*mut std::ffi::c_char, i32) -> CUresult| {
+            let mut buffer = [0u8; 256];
+            check(call, ordinal, write(buffer.as_mut_ptr().cast(), 255))?;
+            let text = CStr::from_bytes_until_nul(&buffer).unwrap_or_default();
+            Ok::<_, CudaError>(text.to_string_lossy().into_owned())
+        };
+        let mut memory = 0;
+        // SAFETY: it writes a size.
+        let code = unsafe { sys::cuDeviceTotalMem_v2(&mut memory, device) };
+        check("cuDeviceTotalMem", ordinal, code)?;
+        Ok(Self {
+            ordinal,
+            // SAFETY: the buffer is longer than the length that is passed.
+            name: text("cuDeviceGetName", &|p, n| unsafe {
+                sys::cuDeviceGetName(p, n, device)
+            })?,
+            capability: (
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+            shared_memory: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            )? as u32,
+            l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
+            memory,
+            // SAFETY: as above.
+            bus_id: text("cuDeviceGetPCIBusId", &|p, n| unsafe {
+                sys::cuDeviceGetPCIBusId(p, n, device)
+            })?,
+        })
+    }
+}
+
+fn device(ordinal: usize) -> Result<sys::CUdevice, CudaError> {
+    let mut device = 0;
+    // SAFETY: it writes a handle.
+    let code = unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) };
+    check("cuDeviceGet", ordinal, code)?;
+    Ok(device)
+}
+
+/// A GPU's primary context.
+#[derive(Debug, Clone)]
+pub(crate) struct Gpu {
+    inner: Arc<Context>,
+}
+
+#[derive(Debug)]
+struct Context {
+    facts: GpuFacts,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+// SAFETY: the driver's functions may be called from any thread; a context is bound to the calling thread first.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Gpu {
+    /// Opens it, and binds it to this thread. The driver must have been initialised.
+    pub(crate) fn open(ordinal: usize) -> Result<Self, CudaError> {
+        let facts = GpuFacts::read(ordinal)?;
+        let device = device(ordinal)?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: it writes a handle, which is released once, on drop.
+        let code = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) };
+        check("cuDevicePrimaryCtxRetain", ordinal, code)?;
+        let gpu = Self {
+            inner: Arc::new(Context {
+                facts,
+                device,
+                context,
+            }),
+        };
+        gpu.bind()?;
+        Ok(gpu)
+    }
+
+    pub(crate) fn facts(&self) -> &GpuFacts {
+        &self.inner.facts
+    }
+
+    pub(crate) fn ordinal(&self) -> usize {
+        self.inner.facts.ordinal
+    }
+
+    /// Makes it the calling thread's GPU.
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
+        // SAFETY: the context is alive as long as `self`.
+        self.check("cuCtxSetCurrent", unsafe {
+            sys::cuCtxSetCurrent(self.inner.context)
+        })
+    }
+
+    /// Free and total bytes.
+    pub(crate) fn memory(&self) -> Result<(usize, usize), CudaError> {
+        self.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: it writes two sizes.
+        let code = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
+        self.check("cuMemGetInfo", code)?;
+        Ok((free, total))
+    }
+
+    /// Waits for all that was launched.
+    pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: no arguments.
+        self.check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+    }
+
+    /// Lets kernels on this GPU read the memory of another.
+    pub(crate) fn see(&self, peer: &Gpu) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: both contexts are alive.
+        match unsafe { sys::cuCtxEnablePeerAccess(peer.inner.context, 0) } {
+            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            code => self.check("cuCtxEnablePeerAccess", code),
+        }
+    }
+
+    pub(crate) fn check(&self, call: &'static str, code: CUresult) -> Result<(), CudaError> {
+        check(call, self.ordinal(), code)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once. An error here has nobody to tell.
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}

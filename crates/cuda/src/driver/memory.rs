@@ -1,0 +1,215 @@
+//! Memory of a GPU, and pinned memory of the host.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys::{self, CUresult};
+
+use super::{Gpu, Stream};
+use crate::error::CudaError;
+
+/// An allocation on a GPU. Plain `cuMemAlloc`: other GPUs can read it once they see this one.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    gpu: Gpu,
+    address: u64,
+    bytes: usize,
+}
+
+impl DeviceMemory {
+    /// Allocates; `what` is for the error.
+    pub(crate) fn new(gpu: &Gpu, bytes: usize, what: &str) -> Result<Self, CudaError> {
+        gpu.bind()?;
+        let mut address = 0;
+        // SAFETY: it writes an address. An allocation of nothing would be an error, so it gets one byte.
+        match unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let (free, total) = gpu.memory()?;
+                return Err(CudaError::Memory {
+                    gpu: gpu.ordinal(),
+                    what: what.into(),
+                    wanted: bytes,
+                    free,
+                    total,
+                });
+            }
+            code => gpu.check("cuMemAlloc", code)?,
+        }
+        Ok(Self {
+            gpu: gpu.clone(),
+            address,
+            bytes,
+        })
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn range(&self, at: usize, bytes: usize) -> u64 {
+        assert!(
+            at.checked_add(bytes).is_some_and(|end| end <= self.bytes),
+            "{bytes} bytes at {at} of {} bytes of device memory",
+            self.bytes
+        );
+        self.address + at as u64
+    }
+
+    /// Copies to it, and waits.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        self.gpu.bind()?;
+        let to = self.range(at, bytes.len());
+        // SAFETY: both ranges are inside their allocations.
+        let code =
+            unsafe { sys::cuMemcpyHtoD_v2(to, bytes.as_ptr().cast::<c_void>(), bytes.len()) };
+        self.gpu.check("cuMemcpyHtoD", code)?;
+        // The call may return before a copy from pageable memory has reached the GPU, and streams of ours do not wait for it.
+        self.gpu.synchronise()
+    }
+
+    /// Copies from it, and waits.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.gpu.synchronise()?;
+        let from = self.range(at, bytes.len());
+        // SAFETY: both ranges are inside their allocations.
+        let code =
+            unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast::<c_void>(), from, bytes.len()) };
+        self.gpu.check("cuMemcpyDtoH", code)
+    }
+
+    /// Fills it with a word, in stream order.
+    pub(crate) fn fill(&self, word: u32, stream: &Stream) -> Result<(), CudaError> {
+        self.fill_words(0, self.bytes / 4, word, stream)
+    }
+
+    /// Fills so many words from byte `at` on, in stream order.
+    pub(crate) fn fill_words(
+        &self,
+        at: usize,
+        words: usize,
+        word: u32,
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        if words == 0 {
+            return Ok(());
+        }
+        self.gpu.bind()?;
+        let to = self.range(at, words * 4);
+        // SAFETY: whole words inside the allocation.
+        let code = unsafe { sys::cuMemsetD32Async(to, word, words, stream.handle()) };
+        self.gpu.check("cuMemsetD32Async", code)
+    }
+
+    /// Copies from pinned memory in stream order.
+    pub(crate) fn write_async(
+        &self,
+        at: usize,
+        from: &Pinned,
+        from_at: usize,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        self.gpu.bind()?;
+        let to = self.range(at, bytes);
+        let from = &from.bytes()[from_at..from_at + bytes];
+        // SAFETY: both ranges are inside their allocations; the caller keeps `from` as it is until the stream has passed.
+        let code = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast::<c_void>(), bytes, stream.handle())
+        };
+        self.gpu.check("cuMemcpyHtoDAsync", code)
+    }
+
+    /// Copies to pinned memory in stream order.
+    pub(crate) fn read_async(
+        &self,
+        at: usize,
+        to: &mut Pinned,
+        to_at: usize,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        self.gpu.bind()?;
+        let from = self.range(at, bytes);
+        let to = &mut to.bytes_mut()[to_at..to_at + bytes];
+        // SAFETY: both ranges are inside their allocations; the caller looks at `to` only after the stream has passed.
+        let code = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(
+                to.as_mut_ptr().cast::<c_void>(),
+                from,
+                bytes,
+                stream.handle(),
+            )
+        };
+        self.gpu.check("cuMemcpyDtoHAsync", code)
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated once. After a failed kernel freeing fails too, and there is nobody to tell.
+        if self.gpu.bind().is_ok() {
+            unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Writes a pointer into a variable of a module.
+pub(crate) fn write_pointer(gpu: &Gpu, variable: u64, value: u64) -> Result<(), CudaError> {
+    gpu.bind()?;
+    let bytes = value.to_le_bytes();
+    // SAFETY: `variable` is the address of a pointer of a module that is loaded.
+    let code = unsafe { sys::cuMemcpyHtoD_v2(variable, bytes.as_ptr().cast::<c_void>(), 8) };
+    gpu.check("cuMemcpyHtoD", code)?;
+    gpu.synchronise()
+}
+
+/// Host memory that the GPU copies from and to at full speed.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    gpu: Gpu,
+    pointer: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it is plain memory that this value owns.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub(crate) fn new(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
+        gpu.bind()?;
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: it writes a pointer.
+        let code = unsafe { sys::cuMemAllocHost_v2(&mut pointer, bytes.max(1)) };
+        gpu.check("cuMemAllocHost", code)?;
+        let pointer = pointer.cast::<u8>();
+        // SAFETY: the allocation is that long.
+        unsafe { pointer.write_bytes(0, bytes.max(1)) };
+        Ok(Self {
+            gpu: gpu.clone(),
+            pointer,
+            bytes,
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the allocation is that long, initialised, and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.pointer, self.bytes) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.gpu.bind().is_ok() {
+            // SAFETY: it was allocated once.
+            unsafe { sys::cuMemFreeHost(self.pointer.cast()) };
+        }
+    }
+}

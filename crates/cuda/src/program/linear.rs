@@ -1,0 +1,391 @@
+//! Products with weights, and the embedding: which kernel, which grid.
+//!
+//! How a weight is multiplied depends on its type, the arithmetic and the kind of step, never on the number of rows:
+//!
+//! | weight | fast | exact, or an operation that asks for f32 |
+//! | --- | --- | --- |
+//! | quantised | `q8`, then `gemv_int`: 8-bit activations, integer dot products | `gemv_float`: decoded, f32 activations |
+//! | F32, F16, BF16 | `gemv_float` | `gemv_float` |
+//!
+//! Weights of one type that share an input go in one launch.
+
+use glim_plan::{BufferId, GgmlType, Op, Precision};
+
+use super::{Arg, Builder, grid, int};
+use crate::backend::Math;
+use crate::kernels::Kernel;
+
+/// Weights of one launch, as in `gemv.cuh`.
+const WEIGHTS: usize = 4;
+/// The largest second or third axis of a grid.
+const GRID_AXIS: usize = 65_535;
+/// Threads that share a weight row, at least and at most; more where there are few rows.
+const LANES: [usize; 2] = [4, 128];
+const LANES_OF_FEW_ROWS: usize = 512;
+/// Threads of all rows below which a row gets more of them: enough for a quarter of a large GPU. A constant, since the order of
+/// summation follows from it.
+const FEW_THREADS: usize = 32 * 1024;
+/// Units that a thread requests at once (about; `FLIGHT` in the kernels).
+const FLIGHT: usize = 4;
+/// Threads of a multiprocessor that a product is meant to fill.
+const RESIDENT: usize = 1024;
+
+/// Rows of activations: where they are, and how they lie.
+#[derive(Clone, Copy)]
+struct Input {
+    /// Whose rows are live.
+    buffer: BufferId,
+    /// Bytes before the first element.
+    offset: usize,
+    /// Rows of the step.
+    rows: usize,
+    /// Heads, each with a weight of its own.
+    heads: usize,
+    /// Elements from one row to the next, and from one head to the next.
+    row: usize,
+    head: usize,
+    /// Elements of a row of a head.
+    k: usize,
+}
+
+/// A weight and where its products go.
+#[derive(Clone, Copy)]
+struct Product {
+    weight: BufferId,
+    out: BufferId,
+    ty: GgmlType,
+    /// Rows of a head.
+    m: usize,
+}
+
+pub(super) fn embed(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let Op::Embed {
+        tokens,
+        carry,
+        table,
+        out,
+    } = op
+    else {
+        return Err("it is not an Embed".into());
+    };
+    let ty = b.weight(*table)?.ty;
+    let (vocab, d) = (b.axis(*table, 0), b.last(*table));
+    let rows = rows_of_grid(b.rows(*out))?;
+    let per_thread = if ty.block_elems() == 1 { 1 } else { 32 };
+    const THREADS: usize = 128;
+    let parts = grid(d.div_ceil(per_thread * THREADS))?;
+    let mut args = vec![
+        Arg::Rows(*out),
+        Arg::Buffer(*tokens),
+        Arg::Buffer(*table),
+        Arg::Buffer(*out),
+        Arg::I32(int(vocab)?),
+        Arg::I32(int(d)?),
+    ];
+    match carry {
+        Some(c) => {
+            let sequences = b.decl(c.cu_seqlens).elements().saturating_sub(1);
+            args.extend([c.carry, c.sequence_slots, c.cu_seqlens].map(Arg::Buffer));
+            args.push(Arg::I32(int(sequences)?));
+            args.push(Arg::I32(int(b.decl(c.carry).elements())?));
+        }
+        None => args.extend([Arg::Null, Arg::Null, Arg::Null, Arg::I32(0), Arg::I32(0)]),
+    }
+    args.extend([Arg::Fault, Arg::OpIndex]);
+    let kernel = Kernel::new("embed", "embed", &[("TYPE", ty.name())]);
+    b.launch(kernel, [parts, rows, 1], THREADS as u32, 0, args);
+    Ok(())
+}
+
+pub(super) fn linear(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let Op::Linear {
+        x,
+        weights,
+        outs,
+        precision,
+    } = op
+    else {
+        return Err("it is not a Linear".into());
+    };
+    let input = whole_rows(b, *x);
+    let products = weights.iter().zip(outs);
+    let products: Result<Vec<Product>, String> =
+        products.map(|(w, out)| product(b, *w, *out)).collect();
+    multiply(b, input, &products?, *precision)
+}
+
+pub(super) fn lm_head(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let Op::LmHead { x, weight, out } = op else {
+        return Err("it is not an LmHead".into());
+    };
+    let input = whole_rows(b, *x);
+    let product = product(b, *weight, *out)?;
+    multiply(b, input, &[product], Precision::Fast)
+}
+
+pub(super) fn head_project(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let Op::HeadProject { x, weight, out } = op else {
+        return Err("it is not a HeadProject".into());
+    };
+    let (heads, width) = (b.axis(x.buffer, 1), b.last(x.buffer));
+    let input = Input {
+        buffer: x.buffer,
+        offset: x.start * size_of::<f32>(),
+        rows: b.rows(x.buffer),
+        heads,
+        row: heads * width,
+        head: width,
+        k: x.len,
+    };
+    let product = Product {
+        m: b.axis(*weight, 1),
+        ..product(b, *weight, *out)?
+    };
+    multiply(b, input, &[product], Precision::Fast)
+}
+
+fn whole_rows(b: &Builder<'_>, x: BufferId) -> Input {
+    let k = b.decl(x).row_elements();
+    Input {
+        buffer: x,
+        offset: 0,
+        rows: b.rows(x),
+        heads: 1,
+        row: k,
+        head: 0,
+        k,
+    }
+}
+
+fn product(b: &Builder<'_>, weight: BufferId, out: BufferId) -> Result<Product, String> {
+    Ok(Product {
+        weight,
+        out,
+        ty: b.weight(weight)?.ty,
+        m: b.axis(weight, 0),
+    })
+}
+
+/// Adds the launches of products that share an input.
+fn multiply(
+    b: &mut Builder<'_>,
+    input: Input,
+    products: &[Product],
+    precision: Precision,
+) -> Result<(), String> {
+    let fast = b.math() == Math::Fast && precision == Precision::Fast;
+    let is_integer = |p: &Product| fast && p.ty.block_elems() > 1;
+    let rounded = match products.iter().any(is_integer) {
+        true => Some(round(b, input)?),
+        false => None,
+    };
+    let mut left: Vec<Product> = products.to_vec();
+    while let Some(first) = left.first().copied() {
+        let same: Vec<Product> = left.iter().copied().filter(|p| p.ty == first.ty).collect();
+        left.retain(|p| p.ty != first.ty);
+        for group in same.chunks(WEIGHTS) {
+            match rounded.filter(|_| is_integer(&first)) {
+                Some(rounded) => gemv_int(b, input, rounded, group)?,
+                None => gemv_float(b, input, group)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rounded activations in the scratch region: integers, scales, sums.
+pub(super) type Rounded = [Arg; 3];
+
+/// Adds the launch that rounds the input.
+fn round(b: &mut Builder<'_>, input: Input) -> Result<Rounded, String> {
+    let n = input.rows * input.heads * input.k;
+    let rounded = [n, n / 32 * 4, n / 16 * 4].map(|bytes| Arg::Scratch(b.scratch(bytes)));
+    let threads = (input.k / 4).next_multiple_of(32).min(256);
+    let parts = grid((input.k / 4).div_ceil(threads))?;
+    let mut args = input_args(input)?;
+    args.extend(rounded);
+    let size = [parts, rows_of_grid(input.rows)?, rows_of_grid(input.heads)?];
+    b.launch(Kernel::new("q8", "q8", &[]), size, threads as u32, 0, args);
+    Ok(rounded)
+}
+
+fn gemv_int(
+    b: &mut Builder<'_>,
+    input: Input,
+    rounded: Rounded,
+    products: &[Product],
+) -> Result<(), String> {
+    let ty = products[0].ty;
+    let shape = Shape::new(b, input, products, unit_elements(ty), &[1, 2, 4, 8])?;
+    let mut args = vec![Arg::Rows(input.buffer)];
+    args.extend(rounded);
+    args.push(Arg::I32(int(input.k)?));
+    let rows = shape.rows.to_string();
+    let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
+    shape.launch(
+        b,
+        Kernel::new("gemv_int", "gemv_int", &defines),
+        args,
+        products,
+    )
+}
+
+fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result<(), String> {
+    let ty = products[0].ty;
+    let is_quantised = ty.block_elems() > 1;
+    let is_whole = is_quantised || (input.k * ty.block_bytes()).is_multiple_of(16);
+    let (unit, passes): (usize, &[usize]) = match (is_quantised, is_whole) {
+        // Decoded, a unit takes 32 registers.
+        (true, _) => (32, &[1, 4]),
+        (false, true) => (16 / ty.block_bytes(), &[1, 2, 4, 8]),
+        (false, false) => (1, &[1, 2, 4, 8]),
+    };
+    let shape = Shape::new(b, input, products, unit, passes)?;
+    let args = input_args(input)?;
+    let rows = shape.rows.to_string();
+    let defines = [
+        ("TYPE", ty.name()),
+        ("ROWS", rows.as_str()),
+        ("WHOLE", if is_whole { "1" } else { "0" }),
+    ];
+    shape.launch(
+        b,
+        Kernel::new("gemv_float", "gemv_float", &defines),
+        args,
+        products,
+    )
+}
+
+/// Live rows, address, distance of rows and of heads, elements.
+fn input_args(input: Input) -> Result<Vec<Arg>, String> {
+    let word = |n: usize| u32::try_from(n).map_err(|_| format!("a row of {n} elements"));
+    Ok(vec![
+        Arg::Rows(input.buffer),
+        Arg::BufferAt(input.buffer, input.offset),
+        Arg::U32(word(input.row)?),
+        Arg::U32(word(input.head)?),
+        Arg::I32(int(input.k)?),
+    ])
+}
+
+/// Elements that a thread of `gemv_int` reads at a time: `Unit` in `units.cuh`.
+fn unit_elements(ty: GgmlType) -> usize {
+    match ty {
+        GgmlType::Q8_0 => 16,
+        GgmlType::Q6_K => 64,
+        _ => 32,
+    }
+}
+
+/// Number of threads and blocks of a matrix-vector product.
+struct Shape {
+    /// Rows of activations in a pass.
+    rows: usize,
+    /// Logarithm of the threads that share a weight row.
+    lanes_log: u32,
+    threads: u32,
+    grid: [u32; 3],
+}
+
+impl Shape {
+    fn new(
+        b: &Builder<'_>,
+        input: Input,
+        products: &[Product],
+        unit: usize,
+        passes: &[usize],
+    ) -> Result<Self, String> {
+        let m: usize = products.iter().map(|p| p.m).sum();
+        let lanes = lanes(input.k / unit, m * input.heads);
+        let largest = passes.last().copied().unwrap_or(1);
+        let rows = passes.iter().copied().find(|n| *n >= input.rows);
+        let rows = rows.unwrap_or(largest);
+        let passes = rows_of_grid(input.rows.div_ceil(rows))?;
+        let multiprocessors = b.gpu().multiprocessors as usize;
+        // Large blocks where they are enough for two on each multiprocessor.
+        let blocks = |threads: usize| m.div_ceil(threads / lanes);
+        let threads = [512, 256, 128].into_iter().filter(|n| *n >= lanes);
+        let threads = threads
+            .clone()
+            .find(|n| blocks(*n) * input.heads >= 2 * multiprocessors)
+            .or(threads.last())
+            .unwrap_or(lanes);
+        // As many as can be resident; each takes as many groups of rows as the others, or one less.
+        let resident = (multiprocessors * RESIDENT / threads / input.heads.max(1)).max(1);
+        let turns = blocks(threads).div_ceil(resident).max(1);
+        Ok(Self {
+            rows,
+            lanes_log: lanes.trailing_zeros(),
+            threads: threads as u32,
+            grid: [
+                grid(blocks(threads).div_ceil(turns))?,
+                passes,
+                rows_of_grid(input.heads)?,
+            ],
+        })
+    }
+
+    /// Adds the launch: what both kernels have after their own arguments.
+    fn launch(
+        &self,
+        b: &mut Builder<'_>,
+        kernel: Kernel,
+        mut args: Vec<Arg>,
+        products: &[Product],
+    ) -> Result<(), String> {
+        args.push(Arg::I32(self.lanes_log as i32));
+        let each = |arg: &dyn Fn(&Product) -> Arg, none: Arg| {
+            let given = products.iter().map(arg);
+            let mut args: Vec<Arg> = given.collect();
+            args.resize(WEIGHTS, none);
+            args
+        };
+        args.extend(each(&|p| Arg::Buffer(p.weight), Arg::Null));
+        args.extend(each(&|p| Arg::Buffer(p.out), Arg::Null));
+        for i in 0..WEIGHTS {
+            let m = products.get(i).map_or(0, |p| p.m);
+            args.push(Arg::I32(int(m)?));
+        }
+        b.launch(kernel, self.grid, self.threads, 0, args);
+        Ok(())
+    }
+}
+
+/// Threads that share a weight row of `units` units, of `rows` rows: as few as have all of it requested at once, or more where few
+/// rows would leave most of a GPU idle.
+fn lanes(units: usize, rows: usize) -> usize {
+    let [least, most] = LANES;
+    let wanted = units.div_ceil(FLIGHT).next_power_of_two();
+    let mut lanes = wanted.clamp(least, most);
+    while lanes < LANES_OF_FEW_ROWS && 2 * lanes <= units && rows * lanes < FEW_THREADS {
+        lanes *= 2;
+    }
+    lanes
+}
+
+/// A number of rows or heads as an axis of a grid.
+fn rows_of_grid(n: usize) -> Result<u32, String> {
+    match n <= GRID_AXIS {
+        true => grid(n),
+        false => Err(format!("{n} rows or heads are beyond a grid's {GRID_AXIS}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lanes;
+
+    #[test]
+    fn a_row_is_requested_at_once_if_there_are_many_and_shared_by_more_threads_if_few() {
+        // Q8_0 rows of 6144 and 2048 elements, and of one head of 192.
+        assert_eq!(
+            [384, 128, 12].map(|units| lanes(units, 16_384)),
+            [128, 32, 4]
+        );
+        // 32 rows of 6144 f32.
+        assert_eq!(lanes(1536, 32), 512);
+        // Not more threads than half of the units.
+        assert_eq!(lanes(8, 1), 8);
+        assert_eq!(lanes(1, 1), 4);
+    }
+}

@@ -1,0 +1,267 @@
+//! A plan as a list of kernel launches.
+//!
+//! What a step launches, with which grid and which arguments, is the same in every run: all that changes lies in the memory of the
+//! GPU. So a plan is turned into plain data once. Arguments name buffers; where these lie is filled in when all memory is there
+//! ([`crate::run`]), since the arena grows with the plans that are prepared.
+//!
+//! One file for each family of operations; each function says in launches what [`Op`] says in a formula, and refuses by a reason what its
+//! kernels cannot do.
+
+mod attention;
+mod gemm;
+mod head;
+mod linear;
+mod moe;
+mod poison;
+mod ranks;
+mod rows;
+
+pub(crate) use poison::{check as poison_check, fill_word as poison_word};
+
+use glim_plan::fuse::ADD_RMS_NORM;
+use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, Rows, StepKind};
+
+use crate::backend::Math;
+use crate::driver::GpuFacts;
+use crate::kernels::Kernel;
+use crate::weights::{WeightInfo, Weights};
+
+/// An argument of a kernel, before it is known where buffers lie.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Arg {
+    /// Address of a buffer of the plan, whatever its kind.
+    Buffer(BufferId),
+    /// The same, so many bytes further.
+    BufferAt(BufferId, usize),
+    /// The struct `Rows`: which rows of this buffer are live.
+    Rows(BufferId),
+    /// Address in the scratch region, which an operation has for itself.
+    Scratch(usize),
+    /// Address of the step's `Fault`.
+    Fault,
+    /// Index of the operation, for `Fault`.
+    OpIndex,
+    /// A null pointer.
+    Null,
+    /// An address that is known already.
+    Address(u64),
+    I32(i32),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+}
+
+/// One launch.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Launch {
+    pub(crate) kernel: Kernel,
+    pub(crate) grid: [u32; 3],
+    pub(crate) threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub(crate) shared: u32,
+    pub(crate) args: Vec<Arg>,
+    /// Whether it may begin before its predecessor has ended. Kernels that wait for other ranks may not.
+    pub(crate) dependent: bool,
+}
+
+/// The launches of one operation of the plan (of all parts of a fused one).
+#[derive(Debug, Clone)]
+pub(crate) struct ProgramOp {
+    pub(crate) launches: Vec<Launch>,
+}
+
+/// A plan as launches, operation by operation.
+#[derive(Debug, Clone)]
+pub(crate) struct Program {
+    pub(crate) ops: Vec<ProgramOp>,
+    /// Bytes of scratch that it needs.
+    pub(crate) scratch: usize,
+}
+
+/// What a program is made for.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) gpu: &'a GpuFacts,
+    pub(crate) math: Math,
+    pub(crate) weights: &'a Weights,
+    /// Whether outputs are looked through for poison: then all of them is written.
+    pub(crate) poison: bool,
+}
+
+/// Collects the launches of a plan.
+pub(crate) struct Builder<'a> {
+    plan: &'a Plan,
+    target: Target<'a>,
+    unread_below: Vec<usize>,
+    launches: Vec<Launch>,
+    /// Bytes of scratch that the current operation uses.
+    scratch: usize,
+    most_scratch: usize,
+}
+
+/// Scratch areas begin at multiples of this.
+const SCRATCH_ALIGN: usize = 256;
+
+impl Program {
+    /// The launches of a plan; an error says which operation cannot be run, and why.
+    pub(crate) fn new(plan: &Plan, target: Target<'_>) -> Result<Self, String> {
+        let mut builder = Builder {
+            plan,
+            target,
+            unread_below: plan.unread_below(),
+            launches: Vec::new(),
+            scratch: 0,
+            most_scratch: 0,
+        };
+        let mut ops = Vec::with_capacity(plan.ops.len());
+        for node in &plan.ops {
+            let built = builder.op(&node.op);
+            built.map_err(|reason| format!("{} ({}): {reason}", node.label, node.op.kind()))?;
+            ops.push(ProgramOp {
+                launches: std::mem::take(&mut builder.launches),
+            });
+        }
+        Ok(Self {
+            ops,
+            scratch: builder.most_scratch,
+        })
+    }
+}
+
+impl<'a> Builder<'a> {
+    /// Adds the launches of an operation.
+    fn op(&mut self, op: &Op) -> Result<(), String> {
+        self.scratch = 0;
+        let prefill = !self.is_decode();
+        match op {
+            // Few rows are multiplied as weights stream, many on tensor cores; the kind of step decides, and not their number.
+            Op::Linear { .. } if prefill => gemm::linear(self, op),
+            Op::HeadProject { .. } if prefill => gemm::head_project(self, op),
+            Op::LmHead { .. } if prefill => gemm::lm_head(self, op),
+            Op::ExpertFfn { .. } if prefill => gemm::experts(self, op),
+            Op::Embed { .. } => linear::embed(self, op),
+            Op::RmsNorm { .. } => rows::rms_norm(self, op),
+            Op::LayerNorm { .. } => rows::layer_norm(self, op),
+            Op::Linear { .. } => linear::linear(self, op),
+            Op::Rope { .. } => rows::rope(self, op),
+            Op::CacheAppend { .. } => rows::append(self, op),
+            Op::IndexScore { .. } => attention::index_score(self, op),
+            Op::IndexSelect { .. } => attention::index_select(self, op),
+            Op::MlaAttend { .. } => attention::attend(self, op),
+            Op::HeadProject { .. } => linear::head_project(self, op),
+            Op::SwiGlu { .. } => rows::swiglu(self, op),
+            Op::Route { .. } => moe::route(self, op),
+            Op::ExpertFfn { .. } => moe::expert_ffn(self, op),
+            Op::Add { .. } => rows::add(self, op),
+            Op::SelectRows { .. } => rows::select_rows(self, op),
+            Op::LmHead { .. } => linear::lm_head(self, op),
+            Op::AllReduce { .. } => ranks::all_reduce(self, op),
+            Op::AllGather { .. } => ranks::all_gather(self, op),
+            Op::TopKMerge { .. } => head::top_k_merge(self, op),
+            Op::Shortlist { .. } => head::shortlist(self, op),
+            Op::Sample { .. } => head::sample(self, op),
+            Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => rows::add_rms_norm(self, op),
+            Op::Fused { parts, .. } => parts.iter().try_for_each(|part| self.op(part)),
+        }
+    }
+
+    /// Adds a launch, which may begin before its predecessor has ended.
+    pub(crate) fn launch(
+        &mut self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        threads: u32,
+        shared: u32,
+        args: Vec<Arg>,
+    ) -> &mut Launch {
+        let index = self.launches.len();
+        self.launches.push(Launch {
+            kernel,
+            grid,
+            threads,
+            shared,
+            args,
+            dependent: true,
+        });
+        &mut self.launches[index]
+    }
+
+    /// Room that the current operation has for itself, 256-byte aligned: its offset in the scratch region.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> usize {
+        let at = self.scratch;
+        self.scratch += bytes.next_multiple_of(SCRATCH_ALIGN);
+        self.most_scratch = self.most_scratch.max(self.scratch);
+        at
+    }
+
+    pub(crate) fn plan(&self) -> &'a Plan {
+        self.plan
+    }
+
+    pub(crate) fn decl(&self, id: BufferId) -> &'a BufferDecl {
+        self.plan.buffer(id)
+    }
+
+    /// Elements of the `axis`th axis; 1 beyond the last.
+    pub(crate) fn axis(&self, id: BufferId, axis: usize) -> usize {
+        self.decl(id).shape.get(axis).copied().unwrap_or(1)
+    }
+
+    /// Elements of the last axis.
+    pub(crate) fn last(&self, id: BufferId) -> usize {
+        self.decl(id).shape.last().copied().unwrap_or(1)
+    }
+
+    /// Entries of axis 0: the rows that a grid must cover.
+    pub(crate) fn rows(&self, id: BufferId) -> usize {
+        self.axis(id, 0)
+    }
+
+    /// The weight that a buffer stands for.
+    pub(crate) fn weight(&self, id: BufferId) -> Result<&'a WeightInfo, String> {
+        let decl = self.decl(id);
+        debug_assert_eq!(decl.kind, BufferKind::Weight);
+        let weight = self.target.weights.get(&decl.name);
+        weight.ok_or_else(|| format!("weight {} is not resident", decl.name))
+    }
+
+    /// Whether it is a decode step, whose kernels are made for few rows.
+    pub(crate) fn is_decode(&self) -> bool {
+        matches!(self.plan.step, StepKind::Decode { .. })
+    }
+
+    pub(crate) fn math(&self) -> Math {
+        self.target.math
+    }
+
+    pub(crate) fn gpu(&self) -> &'a GpuFacts {
+        self.target.gpu
+    }
+
+    pub(crate) fn geometry(&self) -> CacheGeometry {
+        self.plan.geometry
+    }
+
+    /// How many positions a row of scores must see before it is read ([`Plan::unread_below`]).
+    pub(crate) fn unread_below(&self, scores: BufferId) -> usize {
+        match self.target.poison {
+            true => 0,
+            false => self.unread_below[scores.index()],
+        }
+    }
+
+    /// Whether rows of this buffer are output rows.
+    pub(crate) fn is_outputs(&self, id: BufferId) -> bool {
+        self.decl(id).rows == Rows::Outputs
+    }
+}
+
+/// A number of an argument or a grid: sizes that do not fit are refused when the plan is prepared.
+pub(crate) fn int(value: usize) -> Result<i32, String> {
+    i32::try_from(value).map_err(|_| format!("{value} is beyond what kernels count with (2^31)"))
+}
+
+/// As [`int`], for grids.
+pub(crate) fn grid(value: usize) -> Result<u32, String> {
+    u32::try_from(value).map_err(|_| format!("a grid of {value} blocks is beyond 2^32"))
+}

@@ -1,0 +1,297 @@
+//! Weights on a GPU: their way there, and back to the bytes of the file.
+//!
+//! A weight goes up in chunks, each rearranged ([`crate::layout`]) by a few threads into one of two pinned buffers; while one buffer is on
+//! its way the other is filled. Each weight has an allocation of its own (the driver puts small ones together), so that a
+//! kernel which reads beyond a weight is found.
+//!
+//! [`Weights::read`] gives the file's bytes again. What lies on the GPU is proven by comparing these, or their BLAKE3 hash
+//! ([`Weights::hash`]), with the file's: every byte crosses the bus back.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use glim_plan::{BackendError, GgmlType, WeightGroup, WeightSource};
+
+use crate::driver::{DeviceMemory, Event, Gpu, Pinned, Stream};
+use crate::error::CudaError;
+use crate::layout::{Piece, pieces, rearrange, restore};
+
+/// Bytes of a pinned buffer, about: long enough that the bus is never idle between copies.
+const CHUNK: usize = 32 << 20;
+/// Bytes that a thread rearranges at a time.
+const PART: usize = 4 << 20;
+/// How often progress is logged.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// A resident weight.
+#[derive(Debug, Clone)]
+pub(crate) struct WeightInfo {
+    /// Block type, which says how the blocks lie.
+    pub(crate) ty: GgmlType,
+    /// Row-major, slowest first.
+    pub(crate) shape: Vec<usize>,
+    /// Where it begins, 256-byte aligned.
+    pub(crate) address: u64,
+}
+
+/// What was loaded, and how fast.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Loaded {
+    /// Weights.
+    pub weights: usize,
+    /// Their bytes on the GPU.
+    pub bytes: u64,
+    /// Time it took, reading included.
+    pub time: Duration,
+}
+
+/// All weights of a rank.
+#[derive(Debug, Default)]
+pub(crate) struct Weights {
+    resident: HashMap<String, (WeightInfo, DeviceMemory)>,
+    loaded: Loaded,
+}
+
+impl Weights {
+    /// Uploads the weights of all groups.
+    pub(crate) fn load(
+        &mut self,
+        gpu: &Gpu,
+        groups: &[WeightGroup],
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        let failed = |e: CudaError| BackendError::Device {
+            device: format!("GPU {}", gpu.ordinal()),
+            reason: e.to_string(),
+        };
+        let names: Vec<&String> = groups.iter().flat_map(|g| &g.names).collect();
+        let mut upload = Upload::new(gpu).map_err(failed)?;
+        let (start, mut reported) = (Instant::now(), Instant::now());
+        let mut bytes = 0u64;
+        for (done, name) in names.iter().enumerate() {
+            let data = source.weight(name)?;
+            check_length(name, data.ty, &data.shape, data.bytes.len())?;
+            let what = format!("weight {name}");
+            let memory = DeviceMemory::new(gpu, data.bytes.len(), &what).map_err(failed)?;
+            upload
+                .weight(&memory, data.ty, &data.bytes)
+                .map_err(failed)?;
+            bytes += data.bytes.len() as u64;
+            let info = WeightInfo {
+                ty: data.ty,
+                shape: data.shape,
+                address: memory.address(),
+            };
+            self.resident.insert((*name).clone(), (info, memory));
+            if reported.elapsed() >= REPORT {
+                reported = Instant::now();
+                let (seconds, part) = (start.elapsed().as_secs_f64(), (done + 1) as f64);
+                tracing::info!(
+                    gpu = gpu.ordinal(),
+                    weights = done + 1,
+                    of = names.len(),
+                    gb = bytes as f64 / 1e9,
+                    gb_per_s = bytes as f64 / 1e9 / seconds,
+                    eta_s = seconds * (names.len() as f64 / part - 1.0),
+                    "loading weights"
+                );
+            }
+        }
+        upload.finish().map_err(failed)?;
+        self.loaded = Loaded {
+            weights: names.len(),
+            bytes,
+            time: start.elapsed(),
+        };
+        let seconds = self.loaded.time.as_secs_f64();
+        tracing::info!(
+            gpu = gpu.ordinal(),
+            weights = names.len(),
+            gb = bytes as f64 / 1e9,
+            gb_per_s = bytes as f64 / 1e9 / seconds,
+            seconds,
+            "weights are resident"
+        );
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&WeightInfo> {
+        self.resident.get(name).map(|(info, _)| info)
+    }
+
+    /// What the last `load` did.
+    pub(crate) fn loaded(&self) -> Loaded {
+        self.loaded
+    }
+
+    /// The bytes of the file.
+    pub(crate) fn read(&self, name: &str) -> Option<Result<Vec<u8>, CudaError>> {
+        let (info, memory) = self.resident.get(name)?;
+        let mut stored = vec![0; memory.bytes()];
+        let mut end = 0;
+        let read = download(info, memory, &mut |part| {
+            stored[end..][..part.len()].copy_from_slice(part);
+            end += part.len();
+        });
+        Some(read.map(|()| stored))
+    }
+
+    /// The BLAKE3 hash of the bytes of the file, from what lies on the GPU.
+    pub(crate) fn hash(&self, name: &str) -> Option<Result<blake3::Hash, CudaError>> {
+        let (info, memory) = self.resident.get(name)?;
+        let mut hasher = blake3::Hasher::new();
+        let read = download(info, memory, &mut |part| {
+            hasher.update(part);
+        });
+        Some(read.map(|()| hasher.finalize()))
+    }
+
+    /// The memory of a weight, for tests that damage it.
+    pub(crate) fn memory(&self, name: &str) -> Option<&DeviceMemory> {
+        self.resident.get(name).map(|(_, memory)| memory)
+    }
+}
+
+/// Refuses bytes that are not as many as the shape takes.
+fn check_length(
+    name: &str,
+    ty: GgmlType,
+    shape: &[usize],
+    bytes: usize,
+) -> Result<(), BackendError> {
+    let expected = expected_bytes(ty, shape);
+    if expected == Some(bytes) {
+        return Ok(());
+    }
+    let expected = expected.map_or("whole blocks".into(), |n| n.to_string());
+    Err(BackendError::Source {
+        weight: name.into(),
+        reason: format!("{bytes} bytes for {shape:?} of {ty}, expected {expected}"),
+    })
+}
+
+/// Bytes of whole blocks, or `None` if a row is none.
+fn expected_bytes(ty: GgmlType, shape: &[usize]) -> Option<usize> {
+    let (cols, rows) = shape.split_last()?;
+    let rows = rows
+        .iter()
+        .try_fold(1usize, |n, axis| n.checked_mul(*axis))?;
+    ty.row_bytes(*cols)?.checked_mul(rows)
+}
+
+/// Two pinned buffers in turns.
+struct Upload {
+    stream: Stream,
+    buffers: Vec<(Pinned, Event)>,
+    next: usize,
+    threads: usize,
+}
+
+impl Upload {
+    fn new(gpu: &Gpu) -> Result<Self, CudaError> {
+        let stream = Stream::new(gpu)?;
+        let buffer = |_| Ok((Pinned::new(gpu, CHUNK)?, Event::new(gpu)?));
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Ok(Self {
+            stream,
+            buffers: (0..2).map(buffer).collect::<Result<_, CudaError>>()?,
+            next: 0,
+            threads: threads.min(CHUNK / PART),
+        })
+    }
+
+    /// Puts a weight on its way. The bytes may be dropped afterwards.
+    fn weight(&mut self, to: &DeviceMemory, ty: GgmlType, stored: &[u8]) -> Result<(), CudaError> {
+        let blocks = stored.len() / ty.block_bytes();
+        let in_part = PART / ty.block_bytes();
+        let in_chunk = (CHUNK / PART) * in_part;
+        for first in (0..blocks).step_by(in_chunk) {
+            let count = in_chunk.min(blocks - first);
+            let (buffer, sent) = &mut self.buffers[self.next];
+            self.next = (self.next + 1) % 2;
+            sent.wait()?;
+            let bytes = first * ty.block_bytes()..(first + count) * ty.block_bytes();
+            let parts = rearrange_parts(ty, &stored[bytes], in_part, buffer, self.threads);
+            for (at, part_first, part_count) in parts {
+                for Piece {
+                    at: to_at,
+                    from,
+                    len,
+                } in pieces(ty, blocks, first + part_first, part_count)
+                {
+                    to.write_async(to_at, buffer, at + from, len, &self.stream)?;
+                }
+            }
+            sent.record(&self.stream)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all is there.
+    fn finish(&self) -> Result<(), CudaError> {
+        self.stream.synchronise()
+    }
+}
+
+/// Rearranges a chunk of blocks part by part into the buffer: for each part, its place there, its first block and its number of blocks.
+fn rearrange_parts(
+    ty: GgmlType,
+    stored: &[u8],
+    in_part: usize,
+    buffer: &mut Pinned,
+    threads: usize,
+) -> Vec<(usize, usize, usize)> {
+    let (size, bytes) = (ty.block_bytes(), stored.len());
+    let to = &mut buffer.bytes_mut()[..bytes];
+    let work: Vec<(&[u8], &mut [u8])> = stored
+        .chunks(in_part * size)
+        .zip(to.chunks_mut(in_part * size))
+        .collect();
+    let parts = work.len();
+    let mut shares: Vec<Vec<(&[u8], &mut [u8])>> =
+        (0..threads.min(parts)).map(|_| Vec::new()).collect();
+    let n = shares.len().max(1);
+    for (i, part) in work.into_iter().enumerate() {
+        shares[i % n].push(part);
+    }
+    let run = |share: Vec<(&[u8], &mut [u8])>| {
+        for (from, to) in share {
+            rearrange(ty, from, to);
+        }
+    };
+    std::thread::scope(|scope| {
+        let own = shares.pop();
+        for share in shares {
+            scope.spawn(move || run(share));
+        }
+        own.map(run)
+    });
+    (0..parts)
+        .map(|i| {
+            let first = i * in_part;
+            (first * size, first, in_part.min(bytes / size - first))
+        })
+        .collect()
+}
+
+/// Reads a weight back in the order of the file, a part at a time.
+fn download(
+    info: &WeightInfo,
+    memory: &DeviceMemory,
+    give: &mut dyn FnMut(&[u8]),
+) -> Result<(), CudaError> {
+    let size = info.ty.block_bytes();
+    let blocks = memory.bytes() / size;
+    let in_chunk = CHUNK / size;
+    let mut chunk = vec![0; in_chunk.min(blocks) * size];
+    let mut stored = chunk.clone();
+    for first in (0..blocks).step_by(in_chunk.max(1)) {
+        let count = in_chunk.min(blocks - first);
+        for Piece { at, from, len } in pieces(info.ty, blocks, first, count) {
+            memory.read(at, &mut chunk[from..][..len])?;
+        }
+        restore(info.ty, &chunk[..count * size], &mut stored[..count * size]);
+        give(&stored[..count * size]);
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! The device that the tests run on: the emulator if its folder is named, a GPU otherwise.
+
+use std::path::PathBuf;
+
+use glim_cuda::cache::Cache;
+use glim_cuda::{CudaOptions, libraries};
+
+/// Options for a test. `GLIM_CUDA_LIBRARIES` names the folder of the emulator's libraries (`cargo xtask emulate` sets it);
+/// `GLIM_CUDA_CACHE` a folder that keeps compiled kernels between tests.
+pub fn options() -> CudaOptions {
+    if let Some(folder) = std::env::var_os("GLIM_CUDA_LIBRARIES") {
+        libraries::preload(&PathBuf::from(folder));
+    }
+    CudaOptions {
+        cache: Cache {
+            folder: std::env::var_os("GLIM_CUDA_CACHE").map(PathBuf::from),
+            prebuilt: None,
+        },
+        ..CudaOptions::default()
+    }
+}
