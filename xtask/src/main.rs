@@ -6,6 +6,7 @@
 
 mod emulate;
 mod golden;
+mod kernels;
 mod python;
 mod templates;
 mod tidy;
@@ -41,6 +42,13 @@ enum Command {
     Templates,
     /// Fetch llama.cpp's test vocabularies into target/vocabs
     Vocabs,
+    /// Compile every CUDA kernel without a GPU, and keep what each takes in crates/cuda/kernels/resources.txt
+    #[command(disable_help_flag = true)]
+    Kernels {
+        /// --all, --arch sm_N, --check, --only WORD, --out FOLDER
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Build the CUDA emulator and run the tests of glim-cuda that need a GPU on it
     Emulate {
         /// Another order of threads and blocks
@@ -74,6 +82,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             let folder = templates::fetch(&root)?;
             println!("templates are in {}", folder.display());
         }
+        Command::Kernels { arguments } => kernels::run(&root, arguments)?,
         Command::Emulate { build: true, .. } => println!("{}", emulate::build(&root)?.display()),
         Command::Emulate {
             seed, arguments, ..
