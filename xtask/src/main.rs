@@ -6,6 +6,7 @@
 
 mod emulate;
 mod golden;
+mod gpu;
 mod kernels;
 mod python;
 mod templates;
@@ -42,6 +43,9 @@ enum Command {
     Templates,
     /// Fetch llama.cpp's test vocabularies into target/vocabs
     Vocabs,
+    /// Pack what a GPU machine needs, or run all stages there
+    #[command(subcommand)]
+    Gpu(gpu::Command),
     /// Compile every CUDA kernel without a GPU, and keep what each takes in crates/cuda/kernels/resources.txt
     #[command(disable_help_flag = true)]
     Kernels {
@@ -74,8 +78,14 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
+    // On a machine without the repository's place.
+    if let Command::Gpu(gpu::Command::Run(args)) = command {
+        return gpu::run(args);
+    }
     let root = root()?;
     match command {
+        Command::Gpu(gpu::Command::Pack(args)) => gpu::pack(&root, args)?,
+        Command::Gpu(gpu::Command::Run(_)) => {}
         Command::Tidy => return tidy::run(&root),
         Command::Golden { which, check } => golden::run(&root, which, *check)?,
         Command::Templates => {

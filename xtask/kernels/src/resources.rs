@@ -1,6 +1,6 @@
 //! What each kernel takes of a multiprocessor, as the assembler says it (`--ptxas-options=-v`).
 //!
-//! One line for each kernel and architecture, over all variants of its file: the least and the most registers, and the most of
+//! One line for each kernel and architecture, over the variants of its file: the least and the most registers, and the most of
 //! everything else. A kernel that spills without being named in a `// spills: NAME` line of its file is a problem: it reads and
 //! writes memory for what should be in registers, mostly unnoticed.
 
@@ -45,7 +45,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// Reads the compiler's logs.
-    pub(crate) fn new(built: &[Built]) -> Result<Self> {
+    pub(crate) fn new<'b>(built: impl Iterator<Item = &'b Built>) -> Result<Self> {
         let mut lines: BTreeMap<_, Line> = BTreeMap::new();
         for one in built {
             let entries = parse(&one.log)
@@ -100,7 +100,7 @@ impl Table {
     /// The lines of these architectures, as they are kept.
     pub(crate) fn snapshot(&self, version: &str, archs: &[&str]) -> String {
         let mut text = format!(
-            "# Written by `cargo xtask kernels` with NVRTC {version}: what each kernel takes, over all variants of its file.\n"
+            "# Written by `cargo xtask kernels` with NVRTC {version}: what each kernel takes, over its file's variants for a few weight types.\n"
         );
         for ((file, kernel, arch), line) in &self.lines {
             if archs.contains(&arch.as_str()) {
@@ -226,7 +226,7 @@ ptxas info    : Used 22 registers, used 1 barriers, 128 bytes smem
             cubin: Vec::new(),
             log: LOG.into(),
         };
-        let table = Table::new(&[built("k")]).unwrap();
+        let table = Table::new([built("k")].iter()).unwrap();
         let with = |text: &str| table.spills(&[("k".into(), text.into())]);
         assert_eq!(with("// spills: one\n").len(), 1);
         assert!(with("")[0].starts_with("two of k spills 180 bytes on sm_90a"));
@@ -245,12 +245,12 @@ ptxas info    : Used 22 registers, used 1 barriers, 128 bytes smem
             cubin: Vec::new(),
             log: LOG.replace("22 registers", registers),
         };
-        let table = Table::new(&[
+        let all = [
             built("sm_80", "22 registers"),
             built("sm_90a", "22 registers"),
             built("sm_90a", "30 registers"),
-        ])
-        .unwrap();
+        ];
+        let table = Table::new(all.iter()).unwrap();
         let text = table.snapshot("13.5", &["sm_90a"]);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
