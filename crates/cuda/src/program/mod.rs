@@ -178,7 +178,6 @@ impl<'a> Builder<'a> {
             Op::Linear { .. } if prefill => gemm::linear(self, op),
             Op::HeadProject { .. } if prefill => gemm::head_project(self, op),
             Op::LmHead { .. } if prefill => gemm::lm_head(self, op),
-            Op::ExpertFfn { .. } if prefill => gemm::experts(self, op),
             Op::Embed { .. } => linear::embed(self, op),
             Op::RmsNorm { .. } => rows::rms_norm(self, op),
             Op::LayerNorm { .. } => rows::layer_norm(self, op),

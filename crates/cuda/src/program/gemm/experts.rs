@@ -19,7 +19,7 @@ const GROUP_BYTES: usize = 8;
 const PIECE_BYTES: usize = 16;
 
 /// Pieces that `pairs` of `experts` experts can have at most: one more than is full for each expert.
-fn most_pieces(pairs: usize, experts: usize, tile: usize) -> usize {
+pub(super) fn most_pieces(pairs: usize, experts: usize, tile: usize) -> usize {
     (pairs / tile + experts).min(pairs)
 }
 

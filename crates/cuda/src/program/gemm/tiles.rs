@@ -124,6 +124,25 @@ mod tests {
         );
     }
 
+    /// The sizes of `tests/prefill.rs`, whose point is that they take every tile.
+    #[test]
+    fn tests_of_large_products_take_every_tile() {
+        let integer = [200, 100, 16].map(|rows| chosen(Path::Integer, rows, 8443));
+        assert_eq!(integer, [128, 64, 16]);
+        assert_eq!(
+            [100, 16].map(|rows| chosen(Path::Float, rows, 16891)),
+            [64, 16]
+        );
+        let experts = |path: Path, rows: usize| {
+            let pieces = |tile: usize| super::super::experts::most_pieces(2 * rows, 3, tile);
+            let tile = choose(path.tiles().iter().copied(), pieces, 2 * 704, 132);
+            tile.unwrap().rows
+        };
+        let integer = [600, 300, 16].map(|rows| experts(Path::Integer, rows));
+        assert_eq!(integer, [128, 64, 16]);
+        assert_eq!([600, 16].map(|rows| experts(Path::Float, rows)), [64, 16]);
+    }
+
     #[test]
     fn tiles_are_those_of_the_kernels() {
         for path in [Path::Integer, Path::Float] {
