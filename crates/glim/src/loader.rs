@@ -339,7 +339,7 @@ fn load(
         .collect();
     let loaded = backends.into_iter().zip(&watched);
     let loaded = loaded.map(|(backend, weights)| Rank { backend, weights });
-    let engine = Engine::load_ranks(plan, loaded.collect(), group)?;
+    let engine = Engine::load_ranks(plan, loaded.collect(), group).map_err(of_loading)?;
     drop(progress);
     ui.detail(|| {
         let (backend, seconds) = (engine.caps().name, start.elapsed().as_secs_f64());
@@ -347,6 +347,17 @@ fn load(
         format!("{name}: loaded in {seconds:.1} s, backend {backend}, context {context} tokens")
     });
     Ok(engine)
+}
+
+/// A device that cannot take a model, for lack of memory or of a compiler, is one that is not available; later it has failed.
+fn of_loading(error: EngineError) -> Failure {
+    match error {
+        EngineError::Backend(BackendError::Device { .. }) => {
+            Failure::new(Exit::Unavailable, error.to_string())
+                .hint("mend what it says, or use --device cpu")
+        }
+        error => error.into(),
+    }
 }
 
 /// Whether a GPU's free memory does not hold what its ranks will take, and if so, a line about it.
