@@ -17,6 +17,7 @@
 //
 // Bytes at 32k keys of 128, one row: 16.8 MB, 3.6 us of an H200's reads; 134 M multiply-adds, 4 us of its units.
 // variants: ROWS = 1 2 4; LANE_HEADS = 2 8; VEC = 1 4
+// spills: index_score
 #include "async.cuh"
 #include "paged.cuh"
 

@@ -24,6 +24,7 @@
 // the scores, POSITIONS * HEADS probabilities. stride is the padded width rounded up to 16 mod 32, so that the eight vectors that a
 // quarter-warp reads lie in different banks.
 // variants: HEADS = 4 8; POSITIONS = 16 32; VEC = 1 4
+// spills: mla_attend mla_merge
 #include "async.cuh"
 #include "paged.cuh"
 #include "row_pieces.cuh"

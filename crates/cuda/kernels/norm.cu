@@ -4,6 +4,8 @@
 // about four elements, by the width alone. A thread keeps its elements (threadIdx.x + i · blockDim.x) in registers, at most
 // PER_THREAD. Sums: a thread's own elements ascending, a butterfly over the warp, then the warps in order: the same for every row
 // of a width, and for the fused form, whose results have the bits of its parts.
+// prefetches: rms_norm add_rms_norm layer_norm
+// spills: layer_norm
 #include "common.cuh"
 
 constexpr int PER_THREAD = 16;

@@ -7,6 +7,7 @@
 //
 // Every choice is exact: maxima do not depend on an order, a bound is that of a sort by value and token, and the sum of top-p is
 // added up in the specification's order. Logarithms and exponentials may differ from the CPU's by an ulp.
+// spills: sample_cut
 #include "common.cuh"
 #include "draw.cuh"
 #include "nth.cuh"
