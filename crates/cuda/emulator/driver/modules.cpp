@@ -54,6 +54,7 @@ CUresult open_image(Module* module, const void* image) {
     for (int i = 0; i < header->e_phnum; i++) {
         const auto* segment = reinterpret_cast<const ElfW(Phdr)*>(static_cast<const char*>(image) + header->e_phoff +
                                                                  size_t(i) * header->e_phentsize);
+        if (segment->p_type == PT_LOAD) module->span = segment->p_vaddr + segment->p_memsz;
         if (segment->p_type == PT_TLS) module->shared_bytes = segment->p_memsz;
     }
     if (module->shared_bytes && dlinfo(module->library, RTLD_DI_TLS_MODID, &module->shared_id)) return CUDA_INVALID_IMAGE;
@@ -75,6 +76,16 @@ void close_image(Module* module) {
 }
 
 }  // namespace
+
+bool in_module(uint64_t address, size_t bytes) {
+    Locked lock(state_lock);
+    for (const void* object : Object<Module>::live()) {
+        const auto* module = static_cast<const Module*>(static_cast<const Object<Module>*>(object));
+        const uint64_t offset = address - module->base;
+        if (address >= module->base && offset <= module->span && bytes <= module->span - offset) return true;
+    }
+    return false;
+}
 
 std::string write_temporary(const std::vector<unsigned char>& bytes) {
     const char* folder = getenv("TMPDIR");

@@ -196,6 +196,18 @@ static void kernels_run_over_a_grid() {
     for (int i = 0; i < 1000; i++) CHECK(out[size_t(i)] == i * table[i % 4]);
 }
 
+static void variables_of_a_module_can_be_copied() {
+    Pointer at = 0;
+    size_t bytes = 0;
+    DO(cuModuleGetGlobal_v2(&at, &bytes, module_, "table"));
+    CHECK(bytes == 16);
+    int table[4] = {};
+    DO(cuMemcpyDtoH_v2(table, at, bytes));
+    CHECK(table[3] == 7);
+    DO(cuMemcpyHtoD_v2(at, table, bytes));
+    GIVES(NOT_FOUND, cuModuleGetGlobal_v2(&at, &bytes, module_, "nothing"));
+}
+
 static void warps_exchange_values() {
     Device<int> to(12 * 64);
     DO(launch("warps", 1, 64, 0, to.at));
@@ -562,7 +574,7 @@ int main(int count, char** arguments) {
         const char* name;
         void (*run)();
     } tests[] = {
-        TEST(kernels_run_over_a_grid), TEST(warps_exchange_values), TEST(blocks_reduce_in_shared_memory), TEST(ended_lanes_are_not_waited_for),
+        TEST(kernels_run_over_a_grid), TEST(variables_of_a_module_can_be_copied), TEST(warps_exchange_values), TEST(blocks_reduce_in_shared_memory), TEST(ended_lanes_are_not_waited_for),
         TEST(a_missing_barrier_shows), TEST(shared_memory_is_poisoned_for_each_block), TEST(parts_of_a_block_have_barriers_of_their_own),
         TEST(blocks_that_wait_for_each_other_are_there_together), TEST(ranks_on_two_threads_see_each_other), TEST(matrix_instructions_multiply),
         TEST(ldmatrix_gives_rows_or_columns), TEST(numbers_are_those_of_the_gpu), TEST(halves_round_to_nearest_even), TEST(faults_end_their_launch_only),
