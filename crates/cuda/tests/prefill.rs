@@ -188,7 +188,7 @@ fn products_of_8_bit_integers_have_the_same_bits_in_every_tile() {
     let buckets = [(200, 197), (100, 99), (16, 13)];
     // One scale and no offset; an offset; two scales; two offsets. Rows that end in the middle of a stage where a type has such.
     for (ty, k) in [
-        (GgmlType::Q8_0, 544),
+        (GgmlType::Q8_0, 160),
         (GgmlType::Q4_1, 96),
         (GgmlType::Q6_K, 256),
         (GgmlType::Q2_K, 256),
