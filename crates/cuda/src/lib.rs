@@ -16,6 +16,7 @@
 mod backend;
 pub mod cache;
 mod code;
+mod collective;
 pub mod compile;
 mod driver;
 mod error;
@@ -29,6 +30,7 @@ mod stamps;
 mod weights;
 
 pub use backend::{CudaBackend, CudaOptions, Math};
+pub use collective::{GpuGroup, MAX_RANKS, Place, Transport};
 pub use driver::GpuFacts;
 pub use error::CudaError;
 pub use probe::{GpuInfo, ProbeError, probe};

@@ -4,6 +4,7 @@
 //! pinned memory, an event is recorded. Two slots of pinned memory take turns, so that a step can be put behind one that still runs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use glim_plan::backend::MAX_IN_FLIGHT;
 use glim_plan::{
@@ -18,7 +19,7 @@ use crate::driver::{
 };
 use crate::error::CudaError;
 use crate::kernels::Kernel;
-use crate::program::{Arg, Launch, Program, poison_check, poison_word};
+use crate::program::{Arg, Launch, Library, LibraryCall, Program, Work, poison_check, poison_word};
 
 /// Bytes of `Fault`.
 const FAULT_BYTES: usize = 16;
@@ -50,12 +51,38 @@ pub(crate) struct Prepared {
     graph: Option<Graph>,
 }
 
-/// A launch with all its arguments.
+/// Work with all its arguments.
 #[derive(Debug)]
-struct Ready {
-    function: Function,
-    config: Config,
-    params: Vec<Param>,
+enum Ready {
+    Kernel {
+        function: Function,
+        config: Config,
+        params: Vec<Param>,
+    },
+    Library {
+        call: Arc<dyn LibraryCall>,
+        addresses: Vec<u64>,
+    },
+}
+
+impl Ready {
+    /// Puts it into the stream. `may_overlap`: a kernel may begin before its predecessor has ended, if it is made for that.
+    fn put(&self, may_overlap: bool, stream: &Stream) -> Result<(), CudaError> {
+        match self {
+            Self::Kernel {
+                function,
+                config,
+                params,
+            } => {
+                let config = Config {
+                    dependent: config.dependent && may_overlap,
+                    ..*config
+                };
+                launch(function, config, params, stream)
+            }
+            Self::Library { call, addresses } => call.enqueue(addresses, stream),
+        }
+    }
 }
 
 impl Prepared {
@@ -79,13 +106,20 @@ impl Prepared {
     /// The grid of each launch, by operation.
     pub(crate) fn grids(&self) -> Vec<Vec<[u32; 3]>> {
         let ops = self.program.ops.iter();
-        ops.map(|op| op.launches.iter().map(|l| l.grid).collect())
-            .collect()
+        ops.map(|op| {
+            op.work
+                .iter()
+                .filter_map(Work::kernel)
+                .map(|l| l.grid)
+                .collect()
+        })
+        .collect()
     }
 
     /// A form of each kernel, with the shared memory that its launch has.
     pub(crate) fn kernels(&self, form: impl Fn(&Kernel) -> Kernel) -> Vec<(Kernel, u32)> {
-        let launches = self.program.ops.iter().flat_map(|op| &op.launches);
+        let work = self.program.ops.iter().flat_map(|op| &op.work);
+        let launches = work.filter_map(Work::kernel);
         launches.map(|l| (form(&l.kernel), l.shared)).collect()
     }
 }
@@ -213,13 +247,13 @@ impl Places<'_> {
                 let plan = &self.prepared.plan;
                 let buffer = plan.buffer(id);
                 let capacity = buffer.shape.first().copied().unwrap_or(1);
-                Param(rows_param(plan, buffer.rows, capacity, |kind| {
-                    self.input(kind)
-                }))
+                let words = rows_param(plan, buffer.rows, capacity, |kind| self.input(kind));
+                Param::structure(&words)
             }
             Arg::Scratch(offset) => Param::u64(self.memory.scratch.address() + offset as u64),
             Arg::Fault => Param::u64(self.memory.fault.address()),
             Arg::OpIndex => Param::u32(op as u32),
+            Arg::Struct(index) => Param::structure(&self.fields(index)),
             Arg::Null => Param::u64(0),
             Arg::Address(at) | Arg::U64(at) => Param::u64(at),
             Arg::I32(v) => Param::u32(v as u32),
@@ -238,7 +272,7 @@ impl Places<'_> {
         l: &Launch,
         op: usize,
     ) -> Result<Ready, CudaError> {
-        Ok(Ready {
+        Ok(Ready::Kernel {
             function: code.function(kernel)?.clone(),
             config: Config {
                 grid: l.grid,
@@ -250,6 +284,24 @@ impl Places<'_> {
         })
     }
 
+    /// The words of a struct by value: fields of eight bytes, and pairs of fields of four.
+    fn fields(&self, index: usize) -> Vec<u64> {
+        let mut words = Vec::new();
+        let mut half = None;
+        for field in &self.prepared.program.structures[index] {
+            let value = self.param(*field, 0).scalar();
+            match (field.is_wide(), half.take()) {
+                (true, None) => words.push(value),
+                (false, None) => half = Some(value),
+                (false, Some(low)) => words.push(low | value << 32),
+                // C pads here.
+                (true, Some(low)) => words.extend([low, value]),
+            }
+        }
+        words.extend(half);
+        words
+    }
+
     /// All launches of the step, by operation; `variant` says which form of each kernel.
     fn program(
         &self,
@@ -258,10 +310,18 @@ impl Places<'_> {
     ) -> Result<Vec<Vec<Ready>>, CudaError> {
         let ops = self.prepared.program.ops.iter().enumerate();
         let ready = ops.map(|(i, op)| {
-            let launches = op.launches.iter();
-            launches
-                .map(|l| self.ready(code, &variant(&l.kernel), l, i))
-                .collect()
+            let work = op.work.iter();
+            work.map(|work| match work {
+                Work::Kernel(l) => self.ready(code, &variant(&l.kernel), l, i),
+                Work::Library(Library { call, addresses }) => Ok(Ready::Library {
+                    call: Arc::clone(call),
+                    addresses: addresses
+                        .iter()
+                        .map(|arg| self.param(*arg, i).scalar())
+                        .collect(),
+                }),
+            })
+            .collect()
         });
         ready.collect()
     }
@@ -273,12 +333,7 @@ fn capture(ready: &[Vec<Ready>], stream: &Stream) -> Result<Graph, CudaError> {
     Graph::capture(stream, || {
         for r in ready.iter().flatten() {
             // The first kernel has no kernel before it in the graph.
-            let dependent = r.config.dependent && !std::mem::take(&mut first);
-            let config = Config {
-                dependent,
-                ..r.config
-            };
-            launch(&r.function, config, &r.params, stream)?;
+            r.put(!std::mem::take(&mut first), stream)?;
         }
         Ok(())
     })
@@ -308,11 +363,7 @@ pub(crate) fn launch_step(
     }
     begin.record(stream)?;
     for r in ready.iter().flatten() {
-        let config = Config {
-            dependent: false,
-            ..r.config
-        };
-        launch(&r.function, config, &r.params, stream)?;
+        r.put(false, stream)?;
     }
     end.record(stream)
 }
@@ -378,6 +429,11 @@ impl CudaBackend {
                 action: "prepared",
             });
         }
+        let ranks = &self.options.ranks.0;
+        if let Some(failure) = ranks.failure() {
+            return Err(failure.in_plan(&self.steps[index].plan));
+        }
+        ranks.begin(0);
         self.steps[index].inputs.copy_from(inputs)?;
         let bounds = LiveBounds {
             blocks: self.blocks,
@@ -453,16 +509,13 @@ impl CudaBackend {
                     prepared.plan.name
                 ),
             };
+            self.options.ranks.0.begin(i);
             let parts = node.op.parts();
             if self.options.poison {
                 self.fill_outputs(prepared, parts).map_err(during)?;
             }
             for r in launches {
-                let config = Config {
-                    dependent: false,
-                    ..r.config
-                };
-                launch(&r.function, config, &r.params, &self.runner.stream).map_err(during)?;
+                r.put(false, &self.runner.stream).map_err(during)?;
             }
             if self.options.poison || self.options.sync_launches {
                 self.runner.stream.synchronise().map_err(during)?;
@@ -516,7 +569,7 @@ impl CudaBackend {
                     })
                     .and_then(|l| {
                         let r = places.ready(self.code(), &l.kernel, &l, index)?;
-                        launch(&r.function, r.config, &r.params, &self.runner.stream)?;
+                        r.put(true, &self.runner.stream)?;
                         self.read_fault()
                     });
                 let [code, _, row, element] = checked.map_err(|e| self.failed(e))?;
@@ -539,7 +592,8 @@ impl CudaBackend {
         let mut bytes = [0u8; FAULT_BYTES];
         self.runner.stream.synchronise()?;
         if let Some(memory) = &self.runner.memory {
-            memory.fault.read(0, &mut bytes)?;
+            // Nothing of this rank runs any more; another one on this GPU may.
+            memory.fault.peek(0, &mut bytes)?;
         }
         Ok(words(&bytes))
     }
@@ -548,7 +602,8 @@ impl CudaBackend {
         let Some(memory) = &self.runner.memory else {
             return Ok(());
         };
-        let cleared = memory.fault.write(0, &[0; FAULT_BYTES]);
+        // In the stream, and not for the whole GPU: a kernel of another rank on it may wait for this one.
+        let cleared = memory.fault.fill(0, &self.runner.stream);
         cleared.map_err(|e| self.failed(e))
     }
 
@@ -571,6 +626,9 @@ impl CudaBackend {
             fault::POSITION => "chosen position",
             fault::EXPERT => "expert",
             fault::DEADLINE => {
+                if let Some(failure) = self.options.ranks.0.failure() {
+                    return failure.in_plan(plan);
+                }
                 return BackendError::Device {
                     device: self.name(),
                     reason: format!(
@@ -617,6 +675,10 @@ impl CudaBackend {
                 prepared.plan.name
             ),
         })?;
+        // Also without a fault of its own: what a rank got from one that had given up is worth nothing.
+        if let Some(failure) = self.options.ranks.0.failure() {
+            return Err(failure.in_plan(&prepared.plan));
+        }
         let bytes = slot.results.bytes();
         let fault = words(&bytes[..FAULT_BYTES]);
         if fault[0] != 0 {

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use glim_plan::collective::{Group, RankFault};
 use glim_plan::{
-    Backend, BackendError, BufferId, Caps, Plan, ReadTarget, StateDecl, StepId, StepInputs,
-    StepResults, Ticket, WeightGroup, WeightSource,
+    Backend, BackendError, BufferId, Caps, Plan, Profile, ReadTarget, StateDecl, StepId,
+    StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
 };
 
 /// What the names of the ranks' threads begin with.
@@ -111,6 +111,20 @@ impl Ranks {
         }
     }
 
+    /// Runs a step `repeats` times on every rank, and watches its operations; the profiles of each rank. `plan` is rank 0's.
+    pub(crate) fn profile(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, BackendError> {
+        match self {
+            Self::One(backend) => Ok(vec![backend.profile(step, inputs, repeats)?]),
+            Self::Many(many) => many.profile(step, plan, inputs, repeats),
+        }
+    }
+
     /// Hands a step over to every rank. `plan` is rank 0's.
     pub(crate) fn submit(
         &mut self,
@@ -132,7 +146,7 @@ impl Ranks {
     ) -> Result<Vec<StepResults>, BackendError> {
         match (self, ticket) {
             (Self::One(backend), RankTicket::One(ticket)) => Ok(vec![backend.wait(ticket)?]),
-            (Self::Many(many), RankTicket::Many) => many.ask(plan, || Job::Wait),
+            (Self::Many(many), RankTicket::Many) => many.ask(plan, || Job::Wait, results),
             // A ticket of other ranks: there is no way to have one.
             (ranks, _) => Err(BackendError::Unsupported {
                 backend: ranks.caps().name,
@@ -178,6 +192,7 @@ fn load(
 enum Job {
     Prepare(Box<Plan>),
     Run(StepId, Arc<StepInputs>),
+    Profile(StepId, Arc<StepInputs>, usize),
     /// Gets no reply.
     Submit(StepId, Arc<StepInputs>),
     /// For the first of those that were submitted and not waited for.
@@ -216,11 +231,20 @@ impl Target {
 enum Reply {
     Prepared(StepId),
     Ran(StepResults),
+    Profiled(Vec<Profile>),
     /// Kept by the rank's thread.
     Submitted(Ticket),
     Bytes(Vec<u8>),
     /// With the rank's own error, if it has one.
     Failed(Option<BackendError>),
+}
+
+/// What a step gave, if that is what was replied.
+fn results(reply: Reply) -> Option<StepResults> {
+    match reply {
+        Reply::Ran(results) => Some(results),
+        _ => None,
+    }
 }
 
 /// Several ranks, each on a thread that owns its backend.
@@ -287,7 +311,24 @@ impl Many {
         if self.group.failure().is_some() {
             return Err(self.failure(plan));
         }
-        self.ask(plan, || Job::Run(step, Arc::clone(inputs)))
+        self.ask(plan, || Job::Run(step, Arc::clone(inputs)), results)
+    }
+
+    fn profile(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, BackendError> {
+        if self.group.failure().is_some() {
+            return Err(self.failure(plan));
+        }
+        let job = || Job::Profile(step, Arc::clone(inputs), repeats);
+        self.ask(plan, job, |reply| match reply {
+            Reply::Profiled(profiles) => Some(profiles),
+            _ => None,
+        })
     }
 
     fn submit(
@@ -306,21 +347,20 @@ impl Many {
         Ok(RankTicket::Many)
     }
 
-    /// Gives every rank a job that ends in results, which come in the order of ranks.
-    fn ask(
+    /// Gives every rank a job; what each replies, in the order of ranks.
+    fn ask<T>(
         &mut self,
         plan: &Plan,
         job: impl Fn() -> Job,
-    ) -> Result<Vec<StepResults>, BackendError> {
+        of_reply: impl Fn(Reply) -> Option<T>,
+    ) -> Result<Vec<T>, BackendError> {
         for jobs in &self.jobs {
             let _ = jobs.send(job());
         }
         let mut replies = self.gather(plan)?;
         replies.sort_by_key(|(rank, _)| *rank);
-        let results = replies.into_iter().map(|(_, reply)| match reply {
-            Reply::Ran(results) => Ok(results),
-            _ => Err(self.failure(plan)),
-        });
+        let results = replies.into_iter();
+        let results = results.map(|(_, reply)| of_reply(reply).ok_or_else(|| self.failure(plan)));
         results.collect()
     }
 
@@ -458,6 +498,10 @@ fn serve(
         let done = catch_unwind(AssertUnwindSafe(|| match job {
             Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
             Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
+            Job::Profile(step, inputs, repeats) => {
+                let profiles = backend.profile(step, &inputs, repeats);
+                profiles.map(Reply::Profiled)
+            }
             Job::Submit(step, inputs) => backend.submit(step, &inputs).map(Reply::Submitted),
             Job::Wait => match submitted.pop_front() {
                 Some(Ok(ticket)) => backend.wait(ticket).map(Reply::Ran),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
 use glim_plan::sample::{SampleParams, is_shortlistable};
 use glim_plan::{
-    CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind, StepResults,
-    check_ranks, check_states, fuse,
+    CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId, StepInputs, StepKind,
+    StepResults, check_ranks, check_states, fuse,
 };
 use glim_text::TokenId;
 
@@ -108,6 +108,17 @@ impl Prepared {
         Ok(ranks.run(self.id, &self.plan, &self.inputs)?)
     }
 
+    /// Writes a batch into the inputs and runs it `repeats` times, watched; the profiles of each rank.
+    pub(crate) fn profile(
+        &mut self,
+        ranks: &mut Ranks,
+        batch: &[BatchRow<'_>],
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, EngineError> {
+        self.write(batch)?;
+        Ok(ranks.profile(self.id, &self.plan, &self.inputs, repeats)?)
+    }
+
     /// Writes a batch into the inputs and hands the step over.
     pub(crate) fn submit(
         &mut self,
@@ -135,6 +146,7 @@ impl Prepared {
         })
     }
 
+    /// Writes a batch into the inputs.
     fn write(&mut self, batch: &[BatchRow<'_>]) -> Result<(), EngineError> {
         let geometry = self.plan.geometry;
         // Shared only while a rank has not taken the last ones yet.

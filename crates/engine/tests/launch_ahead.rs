@@ -259,8 +259,8 @@ fn what_a_request_gets_is_the_same() {
     // Tokens that some of the answers have somewhere in the middle.
     let free = serve(&mut plain(options(4, None)), mixed(&[]));
     let stops: Vec<TokenId> = [0, 3, 4, 7].map(|i| free[i].tokens[10 + i]).into();
-    // Memory for two contexts, with four that run.
-    let tight = options(4, Some(256));
+    // Memory for one whole context, and four that run.
+    let tight = options(4, Some(128));
     let expected = serve(&mut plain(tight.clone()), mixed(&stops));
     let stopped = expected.iter().filter(|o| o.tokens.len() < 20).count();
     assert!(stopped > 2, "{stopped} were stopped");

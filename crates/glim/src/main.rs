@@ -11,6 +11,7 @@ mod interrupt;
 mod kv_events;
 mod loader;
 mod logs;
+mod machine;
 mod placement;
 mod progress;
 mod prompt;

@@ -1,6 +1,7 @@
 //! Memory of a GPU, and pinned memory of the host.
 
 use std::ffi::c_void;
+use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::sys::{self, CUresult};
 
@@ -73,6 +74,16 @@ impl DeviceMemory {
     /// Copies from it, and waits.
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         self.gpu.synchronise()?;
+        let from = self.range(at, bytes.len());
+        // SAFETY: both ranges are inside their allocations.
+        let code =
+            unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast::<c_void>(), from, bytes.len()) };
+        self.gpu.check("cuMemcpyDtoH", code)
+    }
+
+    /// Copies from it while kernels may run that write it.
+    pub(crate) fn peek(&self, at: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.gpu.bind()?;
         let from = self.range(at, bytes.len());
         // SAFETY: both ranges are inside their allocations.
         let code =
@@ -176,6 +187,8 @@ pub(crate) struct Pinned {
 
 // SAFETY: it is plain memory that this value owns.
 unsafe impl Send for Pinned {}
+// SAFETY: shared references only read, but for `word`, which is atomic.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     pub(crate) fn new(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
@@ -197,6 +210,13 @@ impl Pinned {
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the allocation is that long, initialised, and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.pointer, self.bytes) }
+    }
+
+    /// Its first eight bytes, which kernels may write while it is looked at.
+    pub(crate) fn word(&self) -> &AtomicU64 {
+        assert!(self.bytes >= size_of::<u64>());
+        // SAFETY: the allocation is that long, aligned to pages, and lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.pointer.cast()) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {

@@ -25,6 +25,20 @@ use cudarc::driver::sys;
 
 use crate::error::CudaError;
 
+/// Opens the driver's library and starts it, for the sake of this GPU.
+///
+/// # Errors
+/// If there is none, or it does not start.
+pub(crate) fn start(gpu: usize) -> Result<(), CudaError> {
+    crate::libraries::driver()?;
+    initialise().map_err(|(code, text)| CudaError::Driver {
+        call: "cuInit",
+        gpu,
+        code,
+        text,
+    })
+}
+
 /// Name and description of a driver's error.
 pub(crate) fn describe(code: sys::CUresult) -> (String, String) {
     let text = |get: unsafe fn(sys::CUresult, *mut *const std::ffi::c_char) -> sys::CUresult| {

@@ -23,7 +23,7 @@ pub(super) fn top_k_merge(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         out_ids,
     } = op
     else {
-        return Ok(());
+        return Err("it is not a TopKMerge".into());
     };
     let n = b.last(*values);
     b.launch(
@@ -54,7 +54,7 @@ pub(super) fn shortlist(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         out_ids,
     } = op
     else {
-        return Ok(());
+        return Err("it is not a Shortlist".into());
     };
     let (rows, width) = (b.rows(*logits), b.last(*logits));
     let parts = width.div_ceil(PART);
@@ -131,7 +131,7 @@ pub(super) fn sample(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         out,
     } = op
     else {
-        return Ok(());
+        return Err("it is not a Sample".into());
     };
     let (rows, width) = (b.rows(*logits), b.last(*logits));
     let parts = width.div_ceil(PART);

@@ -1,6 +1,6 @@
 //! What evaluation, proofs and benchmarks use of an engine: steps without requests.
 
-use glim_plan::{Plan, ReadTarget, StepKind, StepResults};
+use glim_plan::{Plan, Profile, ReadTarget, StepKind, StepResults};
 use glim_text::TokenId;
 
 use super::Engine;
@@ -172,5 +172,17 @@ impl Engine {
         self.steps
             .get(kind, Head::Tokens)?
             .run(&mut self.ranks, batch)
+    }
+
+    /// Runs a batch `repeats` times, watched; the profiles of each rank.
+    pub(crate) fn profile_batch(
+        &mut self,
+        kind: StepKind,
+        batch: &[BatchRow<'_>],
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, EngineError> {
+        self.steps
+            .get(kind, Head::Tokens)?
+            .profile(&mut self.ranks, batch, repeats)
     }
 }

@@ -4,13 +4,13 @@ mod requests;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use glim_cpu::{Pool, machine};
 use glim_engine::EngineOptions;
 use glim_engine::bench::{Timing, decode, prefill};
 use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
 use crate::loader::{self, ModelArg};
+use crate::machine::{Machine, read_bytes};
 use crate::placement::{Math, Placement};
 use crate::ui::Ui;
 
@@ -51,12 +51,6 @@ pub(crate) struct BenchArgs {
     placement: Placement,
 }
 
-/// What the machine can do at most.
-struct Machine {
-    read_bandwidth: f64,
-    peak_flops: f64,
-}
-
 pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
     args.placement.check()?;
     let checkpoint = args.model.checkpoint()?;
@@ -75,13 +69,7 @@ pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
         ..EngineOptions::default()
     };
     let setup = args.placement.setup(Math::Fast);
-    ui.detail(|| "measuring the machine".to_owned());
-    let mut pool = Pool::new(setup.threads());
-    let machine = Machine {
-        read_bandwidth: machine::read_bandwidth(&mut pool),
-        peak_flops: machine::peak_flops(&mut pool),
-    };
-    drop(pool);
+    let machine = Machine::measure(&setup, ui);
     let world_size = setup.world_size;
     let mut engine = loader::engine_with(&checkpoint, setup, options, ui, &|_| ())?;
     let (name, memory) = (args.model.name(), loader::memory(engine.budget()));
@@ -109,11 +97,6 @@ fn sizes(given: &Option<Vec<usize>>, defaults: &[usize], most: usize) -> Vec<usi
         Some(list) => list.clone(),
         None => defaults.iter().copied().filter(|n| *n <= most).collect(),
     }
-}
-
-/// Bytes that a step must read at least.
-fn read_bytes(timing: &Timing) -> f64 {
-    timing.cost.weight_bytes + timing.cost.state_bytes
 }
 
 fn report(
@@ -155,7 +138,7 @@ fn report(
     text += "\ndecode      rows  context        ms     tok/s  roofline ms  of roofline\n";
     for t in decodes {
         let seconds = t.median();
-        let roofline = read_bytes(t) / machine.read_bandwidth;
+        let roofline = read_bytes(&t.cost) / machine.read_bandwidth;
         text += &format!(
             "          {:>6} {:>8} {:>9.3} {:>9.1} {:>12.3} {:>11.0} %\n",
             t.rows,
@@ -181,13 +164,13 @@ fn prefill_json(t: &Timing, machine: &Machine) -> Json {
 
 fn decode_json(t: &Timing, machine: &Machine) -> Json {
     let seconds = t.median();
-    let roofline = read_bytes(t) / machine.read_bandwidth;
+    let roofline = read_bytes(&t.cost) / machine.read_bandwidth;
     json!({
         "rows": t.rows,
         "context": t.context,
         "ms": seconds * 1e3,
         "tok_s": t.rows as f64 / seconds,
-        "bytes": read_bytes(t),
+        "bytes": read_bytes(&t.cost),
         "roofline_ms": roofline * 1e3,
         "ratio": roofline / seconds,
         "nodes": t.ops,

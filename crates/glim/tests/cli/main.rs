@@ -5,6 +5,7 @@ mod bench;
 mod convert;
 mod errors;
 mod eval;
+mod explain;
 mod help;
 mod hostile;
 mod imatrix;
