@@ -86,9 +86,10 @@ struct Rounded {
     }
 };
 
-// Scales of f32 have more bits than M · scale has room for.
+// Whether M · scale is exact: scales of f32 have more bits, those of E8M0 (2^126 and less) more range than there is room for.
 template <class B> constexpr bool SHORT_SCALES = true;
 template <> constexpr bool SHORT_SCALES<Q8_K> = false;
+template <> constexpr bool SHORT_SCALES<MXFP4> = false;
 
 constexpr int MAGIC = 0x4b400000;
 
