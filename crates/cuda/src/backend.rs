@@ -317,6 +317,10 @@ impl Backend for CudaBackend {
             StepInputs::new(plan).words().len() * 4,
             result_bytes(plan),
         );
+        if plan.world_size > 1 {
+            // Whether memory has to grow differs from rank to rank; but they make theirs together.
+            self.runner.forget();
+        }
         let id = StepId(self.steps.len() as u32);
         self.steps
             .push(Prepared::new(plan.clone(), arrangement, bound, program));

@@ -181,6 +181,11 @@ impl Runner {
         }
     }
 
+    /// Has all memory made again, and with it all that holds its addresses.
+    pub(crate) fn forget(&mut self) {
+        self.memory = None;
+    }
+
     pub(crate) fn read_arena(&self, offset: usize, bytes: usize) -> Result<Vec<u8>, CudaError> {
         let mut out = vec![0; bytes];
         if let Some(memory) = &self.memory {
@@ -255,7 +260,7 @@ impl Places<'_> {
             Arg::OpIndex => Param::u32(op as u32),
             Arg::Struct(index) => Param::structure(&self.fields(index)),
             Arg::Null => Param::u64(0),
-            Arg::Address(at) | Arg::U64(at) => Param::u64(at),
+            Arg::U64(at) => Param::u64(at),
             Arg::I32(v) => Param::u32(v as u32),
             Arg::U32(v) => Param::u32(v),
             Arg::F32(v) => Param::u32(v.to_bits()),
@@ -369,26 +374,49 @@ pub(crate) fn launch_step(
 }
 
 impl CudaBackend {
-    /// Fills in addresses wherever memory or plans are new.
-    fn make_ready(&mut self, step: usize) -> Result<(), CudaError> {
+    /// Makes what a step lacks: memory, addresses, its graph. All ranks make theirs together, while none has a kernel that waits: the
+    /// driver may have to wait until the GPU is idle, and another rank's kernel there would wait for this one.
+    fn make_ready(&mut self, step: usize) -> Result<(), BackendError> {
+        let prepared = &self.steps[step];
+        let has_form = prepared.graph.is_some() || !self.captures();
+        if self.runner.memory.is_some() && prepared.ready.is_some() && has_form {
+            return Ok(());
+        }
+        let idle = self.runner.stream.synchronise();
+        idle.map_err(|e| self.failed(e))?;
+        self.assemble(step)?;
+        let made = self.make(step);
+        made.map_err(|e| self.failed(e))?;
+        self.assemble(step)
+    }
+
+    fn assemble(&self, step: usize) -> Result<(), BackendError> {
+        let met = self.options.ranks.0.assemble();
+        met.map_err(|failure| failure.in_plan(&self.steps[step].plan))
+    }
+
+    fn make(&mut self, step: usize) -> Result<(), CudaError> {
         if self.runner.memory.is_none() {
-            self.runner.stream.synchronise()?;
             self.runner.allocate(&self.gpu)?;
             for prepared in &mut self.steps {
                 prepared.ready = None;
                 prepared.graph = None;
             }
         }
-        if self.steps[step].ready.is_some() {
-            return Ok(());
-        }
         let Some(memory) = &self.runner.memory else {
             return Ok(());
         };
-        let prepared = &self.steps[step];
-        let places = Places { prepared, memory };
-        let ready = places.program(self.code(), |kernel| kernel.clone())?;
-        self.steps[step].ready = Some(ready);
+        if self.steps[step].ready.is_none() {
+            let prepared = &self.steps[step];
+            let places = Places { prepared, memory };
+            let ready = places.program(self.code(), |kernel| kernel.clone())?;
+            self.steps[step].ready = Some(ready);
+        }
+        if self.captures() && self.steps[step].graph.is_none() {
+            let ready = self.steps[step].ready.as_deref().unwrap_or_default();
+            let graph = capture(ready, &self.runner.stream)?;
+            self.steps[step].graph = Some(graph);
+        }
         Ok(())
     }
 
@@ -440,8 +468,7 @@ impl CudaBackend {
             sequence_slots: self.sequence_slots,
         };
         LiveStep::read(&self.steps[index].plan, &self.steps[index].inputs, bounds)?;
-        let ready = self.make_ready(index);
-        ready.map_err(|e| self.failed(e))?;
+        self.make_ready(index)?;
         let slot = self.runner.next;
         self.runner.next = (slot + 1) % SLOTS;
         let copied = self.copy_inputs(index, slot);
@@ -480,17 +507,10 @@ impl CudaBackend {
         slot.done.record(stream)
     }
 
-    /// Replays the step's graph, which is captured at its first run.
+    /// Replays the step's graph.
     fn replay(&mut self, index: usize) -> Result<(), CudaError> {
-        let stream = &self.runner.stream;
-        let prepared = &mut self.steps[index];
-        if prepared.graph.is_none() {
-            let ready = prepared.ready.as_deref().unwrap_or_default();
-            let graph = capture(ready, stream)?;
-            prepared.graph = Some(graph);
-        }
-        match &prepared.graph {
-            Some(graph) => graph.launch(stream),
+        match &self.steps[index].graph {
+            Some(graph) => graph.launch(&self.runner.stream),
             None => Ok(()),
         }
     }

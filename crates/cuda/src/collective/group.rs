@@ -3,10 +3,13 @@
 //! What ends them is one word of pinned memory, which the host and every kernel that waits can see, and the failure that it stands
 //! for. A kernel whose wait is over writes whom it missed; a host whose rank fails writes that it did. The first one counts, and whoever waits anywhere
 //! sees it soon and gives up.
+//!
+//! Hosts meet too, now and then ([`Collective::assemble`]): a rank that allocates, loads or instantiates may have to wait until its GPU is
+//! idle, which never is while another rank's kernel there waits for this one.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use glim_plan::collective::Group;
 use glim_plan::{RankFailure, RankFault};
@@ -50,8 +53,18 @@ pub(super) struct Shared {
     ops: Vec<AtomicUsize>,
     /// Holds the failure word.
     word: Pinned,
-    failure: Mutex<Option<RankFailure>>,
+    state: Mutex<State>,
+    changed: Condvar,
     means: Means,
+}
+
+#[derive(Debug)]
+struct State {
+    failure: Option<RankFailure>,
+    /// Whose host has come to the assembly.
+    here: Vec<bool>,
+    /// Assemblies that all have come to.
+    assemblies: u64,
 }
 
 impl GpuGroup {
@@ -83,7 +96,12 @@ impl GpuGroup {
             deadline,
             ops: gpus.iter().map(|_| AtomicUsize::new(0)).collect(),
             word: Pinned::new(&opened[0], size_of::<u64>())?,
-            failure: Mutex::default(),
+            state: Mutex::new(State {
+                failure: None,
+                here: vec![false; gpus.len()],
+                assemblies: 0,
+            }),
+            changed: Condvar::new(),
             means,
         };
         let shared = Arc::new(shared);
@@ -141,9 +159,9 @@ impl Group for GpuGroup {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Option<RankFailure>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics with the lock held.
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn word(&self) -> &AtomicU64 {
@@ -173,7 +191,8 @@ impl Shared {
         if self.failure().is_some() {
             return;
         }
-        self.lock().get_or_insert(failure);
+        self.lock().failure.get_or_insert(failure);
+        self.changed.notify_all();
         let nobody = Ordering::Relaxed;
         let _ = self
             .word()
@@ -185,7 +204,7 @@ impl Shared {
 
     /// Why the group has ended.
     pub(super) fn failure(&self) -> Option<RankFailure> {
-        if let Some(failure) = &*self.lock() {
+        if let Some(failure) = &self.lock().failure {
             return Some(failure.clone());
         }
         let found = Missed::read(self.word().load(Ordering::SeqCst), self.ops.len())?;
@@ -198,7 +217,46 @@ impl Shared {
                 waited: self.deadline,
             },
         };
-        Some(self.lock().get_or_insert(failure).clone())
+        Some(self.lock().failure.get_or_insert(failure).clone())
+    }
+
+    /// Waits until the hosts of all ranks have come here.
+    pub(super) fn assemble(&self, rank: usize) -> Result<(), RankFailure> {
+        let start = Instant::now();
+        let mut state = self.lock();
+        let round = state.assemblies;
+        state.here[rank] = true;
+        if state.here.iter().all(|here| *here) {
+            state.here.fill(false);
+            state.assemblies += 1;
+            self.changed.notify_all();
+            return Ok(());
+        }
+        while state.assemblies == round {
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
+            let left = self.deadline.checked_sub(start.elapsed());
+            let Some(left) = left.filter(|left| !left.is_zero()) else {
+                let missing = state.here.iter().position(|here| !here).unwrap_or(rank);
+                drop(state);
+                let op = |rank: usize| self.ops[rank].load(Ordering::Relaxed);
+                let failure = RankFailure {
+                    rank: missing,
+                    op: op(missing),
+                    fault: RankFault::Stalled {
+                        waiter: rank,
+                        waiter_op: op(rank),
+                        waited: self.deadline,
+                    },
+                };
+                self.fail(failure.clone());
+                return Err(self.failure().unwrap_or(failure));
+            };
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
     }
 }
 

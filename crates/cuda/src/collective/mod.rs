@@ -94,6 +94,14 @@ pub(crate) trait Collective: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Waits until the hosts of all ranks have come here; all of them do, as often.
+    ///
+    /// # Errors
+    /// If one does not come in time, or the group has ended.
+    fn assemble(&self) -> Result<(), RankFailure> {
+        Ok(())
+    }
+
     /// Says that the host begins operation `op` of its plan.
     fn begin(&self, _op: usize) {}
 

@@ -165,6 +165,10 @@ impl Collective for Pull {
         Ok(())
     }
 
+    fn assemble(&self) -> Result<(), RankFailure> {
+        self.group.assemble(self.rank)
+    }
+
     fn begin(&self, op: usize) {
         self.group.begin(self.rank, op);
     }

@@ -202,6 +202,10 @@ impl Collective for NcclRank {
         Ok(())
     }
 
+    fn assemble(&self) -> Result<(), RankFailure> {
+        self.group.assemble(self.rank)
+    }
+
     fn begin(&self, op: usize) {
         self.group.begin(self.rank, op);
     }
