@@ -153,6 +153,21 @@ fn check_buckets(
     }
 }
 
+/// One product of `rows` activations at most.
+fn linear_plan(ty: GgmlType, tokens: usize, rows: usize, k: usize, n: usize) -> Plan {
+    let (mut b, x) = plan(tokens, 0, rows, k);
+    let w = b.weight("w", ty, &[n, k]);
+    let out = b.result("out", F32, &[tokens, n], Rows::Tokens);
+    let op = Op::Linear {
+        x,
+        weights: vec![w],
+        outs: vec![out],
+        precision: Precision::Fast,
+    };
+    b.op("linear", op);
+    b.finish()
+}
+
 fn check_linear(
     ty: GgmlType,
     math: Math,
@@ -165,19 +180,7 @@ fn check_linear(
     let mut weights = Weights::default();
     weights.random("table", F32, &[rows, k]);
     weights.random("w", ty, &[n, k]);
-    let make = |tokens: usize| {
-        let (mut b, x) = plan(tokens, 0, rows, k);
-        let w = b.weight("w", ty, &[n, k]);
-        let out = b.result("out", F32, &[tokens, n], Rows::Tokens);
-        let op = Op::Linear {
-            x,
-            weights: vec![w],
-            outs: vec![out],
-            precision: Precision::Fast,
-        };
-        b.op("linear", op);
-        b.finish()
-    };
+    let make = |tokens: usize| linear_plan(ty, tokens, rows, k, n);
     let what = format!("{ty} {math:?} K {k} N {n}");
     check_buckets(&what, math, buckets, &make, &weights, &[], bound);
 }
@@ -188,13 +191,33 @@ fn products_of_8_bit_integers_have_the_same_bits_in_every_tile() {
     let buckets = [(200, 197), (100, 99), (16, 13)];
     // One scale and no offset; an offset; two scales; two offsets. Rows that end in the middle of a stage where a type has such.
     for (ty, k) in [
-        (GgmlType::Q8_0, 544),
+        (GgmlType::Q8_0, 160),
         (GgmlType::Q4_1, 96),
         (GgmlType::Q6_K, 256),
         (GgmlType::Q2_K, 256),
     ] {
         check_linear(ty, Math::Fast, k, 8443, &buckets, EIGHT_BIT);
     }
+}
+
+/// A scale of 2^112 times the offset that sums of integers carry is beyond f32.
+#[test]
+#[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
+fn large_scales_keep_sums_finite() {
+    let (k, n, rows) = (64, 70, 20);
+    let mut weights = Weights::default();
+    weights.random("table", F32, &[rows, k]);
+    weights.random("w", GgmlType::MXFP4, &[n, k]);
+    let table = &mut weights.0.get_mut("table").unwrap().2;
+    for value in table.as_chunks_mut::<4>().0 {
+        *value = (f32::from_le_bytes(*value) * 1e-30).to_le_bytes();
+    }
+    let blocks = &mut weights.0.get_mut("w").unwrap().2;
+    blocks.chunks_mut(17).for_each(|block| block[0] = 240);
+    let make = |tokens: usize| linear_plan(GgmlType::MXFP4, tokens, rows, k, n);
+    let buckets = [(20, 20), (16, 9)];
+    let what = "MXFP4 of large scales";
+    check_buckets(what, Math::Fast, &buckets, &make, &weights, &[], EIGHT_BIT);
 }
 
 #[test]
