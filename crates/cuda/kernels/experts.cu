@@ -15,6 +15,7 @@
 // variants: TYPE = Q8_0 Q8_1 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K; FAST = 0; ROWS = 1
 // variants: TYPE = IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; FAST = 0; ROWS = 1
 // variants: TYPE = F32 F16 BF16; FAST = 0; ROWS = 1
+// prefetches: experts_down
 #include "common.cuh"
 #include "pieces.cuh"
 
