@@ -255,25 +255,41 @@ pub(crate) struct Steps {
     steps: HashMap<Key, Prepared>,
 }
 
+/// What all steps of an engine have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepRequest {
+    pub(crate) geometry: CacheGeometry,
+    pub(crate) sequence_slots: usize,
+    /// The only rank, of several.
+    pub(crate) lone_rank: Option<usize>,
+}
+
 impl Steps {
-    /// Emits every rank's plans of all buckets, each for all that it can give.
+    /// Emits every rank's plans of all buckets, each for all that it can give. A lone rank, which is measured, gives tokens only.
     pub(crate) fn plans(
         inventory: &Inventory,
         caps: &Caps,
-        geometry: CacheGeometry,
         kinds: &[StepKind],
-        sequence_slots: usize,
+        request: StepRequest,
     ) -> Result<Vec<(Key, RankPlans)>, EngineError> {
+        let heads = match request.lone_rank {
+            Some(_) => &[Head::Tokens],
+            None => Head::of_world(inventory.world_size()),
+        };
         let mut plans = Vec::new();
         for step in kinds {
-            for head in Head::of_world(inventory.world_size()) {
-                let request = EmitRequest {
+            for head in heads {
+                let emit = EmitRequest {
                     logits: *head == Head::Logits,
                     shortlist: (*head == Head::Tokens).then_some(SHORTLIST),
-                    sequence_slots,
-                    ..EmitRequest::new(*step, geometry)
+                    sequence_slots: request.sequence_slots,
+                    ..EmitRequest::new(*step, request.geometry)
                 };
-                plans.push(((*step, *head), make_plans(inventory, &request, caps)?));
+                let of_ranks = match request.lone_rank {
+                    Some(rank) => vec![rank_plan(inventory, &emit, caps, rank)?],
+                    None => make_plans(inventory, &emit, caps)?,
+                };
+                plans.push(((*step, *head), of_ranks));
             }
         }
         Ok(plans)
@@ -307,18 +323,26 @@ fn make_plans(
     request: &EmitRequest,
     caps: &Caps,
 ) -> Result<RankPlans, EngineError> {
-    let world_size = inventory.world_size();
-    let plan = |rank| {
-        let request = EmitRequest {
-            rank,
-            world_size,
-            ..request.clone()
-        };
-        make_plan(inventory, &request, caps)
-    };
-    let plans = (0..world_size).map(plan).collect::<Result<Vec<_>, _>>()?;
+    let plan = |rank| rank_plan(inventory, request, caps, rank);
+    let plans = (0..inventory.world_size()).map(plan);
+    let plans = plans.collect::<Result<Vec<_>, _>>()?;
     check_ranks(&plans)?;
     Ok(plans)
+}
+
+/// One rank's plan of a step.
+fn rank_plan(
+    inventory: &Inventory,
+    request: &EmitRequest,
+    caps: &Caps,
+    rank: usize,
+) -> Result<Plan, EngineError> {
+    let request = EmitRequest {
+        rank,
+        world_size: inventory.world_size(),
+        ..request.clone()
+    };
+    make_plan(inventory, &request, caps)
 }
 
 /// Emits, fuses and checks a plan.

@@ -4,6 +4,8 @@ use glim_cpu::{Pool, machine};
 use glim_engine::bench::Size;
 use glim_plan::Cost;
 
+use crate::exit::Failure;
+use crate::gpu;
 use crate::placement::Setup;
 use crate::ui::Ui;
 
@@ -12,28 +14,47 @@ use crate::ui::Ui;
 pub(crate) struct Machine {
     /// Bytes a second.
     pub(crate) read_bandwidth: f64,
-    /// F32 operations a second.
-    pub(crate) peak_flops: f64,
+    /// F32 operations a second, where they are measured: on the CPU.
+    pub(crate) peak_flops: Option<f64>,
 }
 
 impl Machine {
-    /// Measures what all ranks together have.
-    pub(crate) fn measure(setup: &Setup, ui: &Ui) -> Self {
+    /// Measures what all ranks together have: on the CPU they share it, on GPUs those that share one.
+    pub(crate) fn measure(setup: &Setup, ui: &Ui) -> Result<Self, Failure> {
         ui.detail(|| "measuring the machine".to_owned());
-        let mut pool = Pool::new(setup.threads());
-        Self {
-            read_bandwidth: machine::read_bandwidth(&mut pool),
-            peak_flops: machine::peak_flops(&mut pool),
+        if let Some(gpus) = &setup.gpus {
+            let mut seen = Vec::new();
+            let mut read_bandwidth = 0.0;
+            for gpu in &gpus.of_ranks {
+                if !seen.contains(&gpu.ordinal) {
+                    seen.push(gpu.ordinal);
+                    read_bandwidth += gpu::read_bandwidth(gpu)?;
+                }
+            }
+            return Ok(Self {
+                read_bandwidth,
+                peak_flops: None,
+            });
         }
+        let mut pool = Pool::new(setup.threads());
+        Ok(Self {
+            read_bandwidth: machine::read_bandwidth(&mut pool),
+            peak_flops: Some(machine::peak_flops(&mut pool)),
+        })
     }
 
     /// One rank's share.
-    pub(crate) fn of_rank(self, world_size: usize) -> Self {
-        let ranks = world_size as f64;
+    pub(crate) fn of_rank(self, ranks: usize) -> Self {
+        let ranks = ranks as f64;
         Self {
             read_bandwidth: self.read_bandwidth / ranks,
-            peak_flops: self.peak_flops / ranks,
+            peak_flops: self.peak_flops.map(|peak| peak / ranks),
         }
+    }
+
+    /// What a step did of the arithmetic that the machine could have done in its time.
+    pub(crate) fn flops_ratio(self, flops: f64, seconds: f64) -> Option<f64> {
+        self.peak_flops.map(|peak| flops / seconds / peak)
     }
 
     /// Shortest time that a part of a step can take, in seconds. A decode step waits for memory; in prefill, a weight serves many
@@ -42,7 +63,7 @@ impl Machine {
         let read = read_bytes(cost) / self.read_bandwidth;
         match size {
             Size::Decode { .. } => read,
-            Size::Prefill { .. } => read.max(cost.flops / self.peak_flops),
+            Size::Prefill { .. } => read.max(self.peak_flops.map_or(0.0, |peak| cost.flops / peak)),
         }
     }
 }

@@ -96,7 +96,11 @@ impl Engine {
             ..
         } = plan;
         let max_num_seqs = options.max_num_seqs;
-        let (found, expected) = (ranks.len(), inventory.world_size());
+        let expected = match options.lone_rank {
+            Some(_) => 1,
+            None => inventory.world_size(),
+        };
+        let found = ranks.len();
         let together = group.as_ref().map_or(1, |group| group.world_size());
         if (found, together) != (expected, expected) {
             return Err(EngineError::BadRanks {

@@ -73,6 +73,8 @@ fn glim_with(args: &[&str], stdin: &str) -> Outcome {
         .args(args)
         .env_remove("NO_COLOR")
         .env("COLUMNS", "100")
+        // What they test is the same on a machine with GPUs.
+        .env("CUDA_VISIBLE_DEVICES", "")
         .write_stdin(stdin)
         .output()
         .unwrap();

@@ -12,9 +12,10 @@ use glim_engine::bench::{Explained, ExplainedOp, Size, explain};
 use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
-use crate::loader::{self, ModelArg};
+use crate::loader::ModelArg;
 use crate::machine::{Machine, read_bytes};
-use crate::placement::{Math, Placement};
+use crate::paper::{PaperArgs, Subject};
+use crate::placement::Placement;
 use crate::ui::Ui;
 
 const EXAMPLES: &str = "\
@@ -30,7 +31,8 @@ chrome://tracing or ui.perfetto.dev; each rank's times count from its own start 
 Examples:
   glim explain
   glim explain model.gguf --rows 8 --context 4096 --top 10
-  glim explain model.gguf --prefill 512 --each --trace step.json";
+  glim explain model.gguf --prefill 512 --each --trace step.json
+  glim explain --shape glm-5 --rank 0/8 --layers 4 --collective 8";
 
 /// Options of `glim explain`.
 #[derive(Debug, Args)]
@@ -61,29 +63,33 @@ pub(crate) struct ExplainArgs {
     trace: Option<PathBuf>,
     #[command(flatten)]
     placement: Placement,
+    #[command(flatten)]
+    paper: PaperArgs,
 }
 
 /// Context that a decode step has if nothing else is asked for.
 const DEFAULT_CONTEXT: usize = 1024;
 
 pub(crate) fn run(args: &ExplainArgs, ui: &Ui) -> Result<Exit, Failure> {
-    args.placement.check()?;
-    let checkpoint = args.model.checkpoint()?;
-    let size = args.size(checkpoint.config().max_context);
+    let subject = Subject::read(&args.model, &args.paper, &args.placement)?;
+    let size = args.size(subject.max_context());
     let options = EngineOptions {
         context: Some(size.context() + args.prefill.unwrap_or(1)),
         max_chunk: args.prefill.unwrap_or(1),
         max_num_seqs: args.rows,
         ..EngineOptions::default()
     };
-    let setup = args.placement.setup(Math::Fast);
+    let setup = subject.setup();
+    let (ranks, rank) = (setup.ranks(), setup.lone.map_or(0, |lone| lone.rank));
     let world_size = setup.world_size;
-    let machine = Machine::measure(&setup, ui).of_rank(world_size);
-    let mut engine = loader::engine_with(&checkpoint, setup, options, ui, &|_| ())?;
+    let machine = Machine::measure(setup, ui)?.of_rank(ranks);
+    let model = subject.name();
+    let mut engine = subject.engine(options, ui)?;
     let explained = explain(&mut engine, size, args.steps)?;
     let report = Report {
         device: engine.caps().name,
-        model: args.model.name(),
+        model,
+        rank,
         world_size,
         machine,
         explained: &explained,
@@ -117,6 +123,8 @@ impl ExplainArgs {
 struct Report<'a> {
     device: String,
     model: String,
+    /// Whose operations are shown, of how many.
+    rank: usize,
     world_size: usize,
     /// Limits of one rank.
     machine: Machine,
@@ -151,6 +159,7 @@ impl Report<'_> {
             "step": step,
             "rows": explained.size.rows(),
             "context": explained.size.context(),
+            "rank": self.rank,
             "ranks": self.world_size,
             "step_ms": explained.step * 1e3,
             "unwatched_ms": explained.unwatched * 1e3,

@@ -58,7 +58,7 @@ pub(super) fn page(report: &Report<'_>, top: usize, each: bool) -> String {
         what(explained.size),
         match report.world_size {
             1 => String::new(),
-            n => format!(", rank 0 of {n}"),
+            n => format!(", rank {} of {n}", report.rank),
         }
     );
     let sum = |of: &dyn Fn(&ExplainedOp) -> f64| explained.ops.iter().map(of).sum::<f64>();

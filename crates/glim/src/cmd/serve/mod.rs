@@ -166,15 +166,17 @@ struct DefaultArgs {
 }
 
 pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
-    args.placement.check()?;
+    let mut setup = args.placement.setup(Math::Fast)?;
     let _logs = args.logs.start()?;
+    if let Some(why) = setup.why_cpu.take() {
+        tracing::info!("running on the CPU: {why}");
+    }
     let config = args.config()?;
     let template = args
         .template
         .as_deref()
         .map(prompt::read_text)
         .transpose()?;
-    let setup = args.placement.setup(Math::Fast);
     if !config.address.ip().is_loopback() && config.api_keys.is_empty() {
         tracing::warn!(
             "everybody who reaches {} may ask: --api-key-file sets keys",
