@@ -537,11 +537,22 @@ fn a_rank_that_leaves_in_the_middle_is_named_too() {
 #[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
 fn a_failure_on_the_host_ends_the_wait_of_the_others() {
     let group = group(2, PATIENT);
-    let plan = plan(0, 2, DECODE);
-    let (mut backend, step) = prepared(on_gpu(group.rank(0), common::options()), &plan);
+    let plans = [0, 1].map(|rank| plan(rank, 2, DECODE));
     let fault = RankFault::Panicked("on purpose".into());
+    // Both run a step; in the next one a kernel of rank 0 waits.
+    let run = |rank: usize| {
+        let place = group.rank(rank);
+        let (mut backend, step) = prepared(on_gpu(place, common::options()), &plans[rank]);
+        backend.run(step, &inputs(&plans[rank], 0)).unwrap();
+        (backend, step)
+    };
     let error = std::thread::scope(|scope| {
-        let waits = scope.spawn(|| backend.run(step, &inputs(&plan, 0)).unwrap_err());
+        let waits = scope.spawn(|| {
+            let (mut backend, step) = run(0);
+            backend.run(step, &inputs(&plans[0], 1)).unwrap_err()
+        });
+        // Kept: freeing its memory waits for the GPU.
+        let _other = run(1);
         std::thread::sleep(Duration::from_millis(50));
         group.fail(1, fault.clone());
         // A later one does not count.
