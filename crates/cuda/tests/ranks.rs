@@ -25,6 +25,12 @@ const BF16: GgmlType = GgmlType::BF16;
 /// For tests in which all come.
 const PATIENT: Duration = Duration::from_secs(100);
 
+/// For tests in which one does not: far longer than a step takes also on a busy machine.
+const STALLED: Duration = Duration::from_secs(2);
+
+/// Blocks of a kernel: few, so that what is large takes several meetings, and since the emulator keeps all blocks that wait.
+const BLOCKS: usize = 3;
+
 /// Rows of the tables that values come from.
 const VOCAB: usize = 50;
 
@@ -271,7 +277,8 @@ fn run_all(backends: Vec<Box<dyn Backend>>, plans: &[Plan], turns: usize) -> Vec
 fn group(world_size: usize, deadline: Duration) -> GpuGroup {
     // The emulator has to be named before the first call of the driver.
     let gpu = common::options().gpu;
-    GpuGroup::new(&vec![gpu; world_size], Transport::Pull, deadline).unwrap()
+    let gpus = vec![gpu; world_size];
+    GpuGroup::with_blocks(&gpus, Transport::Pull, deadline, BLOCKS).unwrap()
 }
 
 /// Holds each rank's results to those of the reference: all bits of all live rows, but any NaN for any NaN.
@@ -368,16 +375,16 @@ fn ranks_get_the_bits_of_the_exchange_in_memory_in_every_replay() {
 #[test]
 #[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
 fn what_does_not_fit_a_slice_goes_in_several_meetings() {
-    // 64 blocks take 4 MiB at a time.
+    // Three blocks take 192 KiB at a time.
     let sizes = Sizes {
         step: StepKind::Prefill {
-            tokens: 600,
+            tokens: 100,
             sequences: 2,
         },
         width: 2052,
         outputs: 1,
     };
-    check(2, sizes, 2, &common::options(), "large");
+    check(2, sizes, 4, &common::options(), "large");
 }
 
 #[test]
@@ -447,18 +454,26 @@ fn without_others_a_rank_takes_itself_for_the_sum() {
 #[test]
 #[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
 fn a_rank_that_does_not_come_is_named_with_where_it_was_missed() {
-    let deadline = Duration::from_millis(300);
-    let group = group(3, deadline);
+    let group = group(3, STALLED);
     let plans: Vec<Plan> = (0..3).map(|rank| plan(rank, 3, DECODE)).collect();
-    let run = |rank: usize| {
-        let (mut backend, step) =
-            prepared(on_gpu(group.rank(rank), common::options()), &plans[rank]);
-        let error = backend.run(step, &inputs(&plans[rank], 0)).unwrap_err();
-        (error.to_string(), backend, step)
-    };
+    let ready = Barrier::new(3);
+    // All run a step; then rank 1 waits until the others have given up, and comes too late.
     let errors: Vec<String> = std::thread::scope(|scope| {
-        let run = &run;
-        let ranks: Vec<_> = [0, 2].map(|rank| scope.spawn(move || run(rank).0)).into();
+        let ranks = plans.iter().enumerate().map(|(rank, plan)| {
+            let (group, ready) = (&group, &ready);
+            scope.spawn(move || {
+                let place = group.rank(rank);
+                let (mut backend, step) = prepared(on_gpu(place, common::options()), plan);
+                ready.wait();
+                backend.run(step, &inputs(plan, 0)).unwrap();
+                while rank == 1 && group.failure().is_none() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let late = backend.run(step, &inputs(plan, 1)).unwrap_err();
+                late.to_string()
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     let failure = group.failure().unwrap();
@@ -471,21 +486,30 @@ fn a_rank_that_does_not_come_is_named_with_where_it_was_missed() {
     else {
         panic!("{failure:?}");
     };
-    assert!(waiter != 1 && waited == deadline);
+    assert!(waiter != 1 && waited == STALLED);
     assert_eq!(plans[0].ops[waiter_op].label, "sum");
-    assert!(
-        errors[0].starts_with("rank 1 did not go on within 0.3 s"),
-        "{errors:?}"
-    );
-    assert_eq!(errors[0], errors[1]);
-    // The late one learns of it at once, and so does anybody after.
-    assert_eq!(run(1).0, errors[0]);
+    let start = "rank 1 did not go on within 2 s, while rank";
+    assert!(errors[0].starts_with(start), "{errors:?}");
+    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+}
+
+#[test]
+#[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
+fn a_rank_that_never_begins_is_named_before_anything_is_launched() {
+    let group = group(2, Duration::from_millis(100));
+    let plan = plan(1, 2, DECODE);
+    let (mut backend, step) = prepared(on_gpu(group.rank(1), common::options()), &plan);
+    let error = backend.run(step, &inputs(&plan, 0)).unwrap_err();
+    let start = "rank 0 did not go on within 0.1 s, while rank 1 waited";
+    assert!(error.to_string().starts_with(start), "{error}");
+    assert_eq!(group.failure().unwrap().rank, 0);
 }
 
 #[test]
 #[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
 fn a_rank_that_leaves_in_the_middle_is_named_too() {
-    let group = group(2, Duration::from_millis(300));
+    let group = group(2, STALLED);
+    let ready = Barrier::new(2);
     let whole = [0, 1].map(|rank| plan(rank, 2, DECODE));
     // Rank 1 enters the first sum only.
     let sum = whole[1].ops.iter().position(|node| node.label == "sum");
@@ -493,9 +517,10 @@ fn a_rank_that_leaves_in_the_middle_is_named_too() {
     let plans = [whole[0].clone(), short];
     let outcomes: Vec<Result<StepResults, BackendError>> = std::thread::scope(|scope| {
         let ranks = plans.iter().enumerate().map(|(rank, plan)| {
-            let place = group.rank(rank);
+            let (place, ready) = (group.rank(rank), &ready);
             scope.spawn(move || {
                 let (mut backend, step) = prepared(on_gpu(place, common::options()), plan);
+                ready.wait();
                 backend.run(step, &inputs(plan, 0))
             })
         });
@@ -512,11 +537,22 @@ fn a_rank_that_leaves_in_the_middle_is_named_too() {
 #[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
 fn a_failure_on_the_host_ends_the_wait_of_the_others() {
     let group = group(2, PATIENT);
-    let plan = plan(0, 2, DECODE);
-    let (mut backend, step) = prepared(on_gpu(group.rank(0), common::options()), &plan);
+    let plans = [0, 1].map(|rank| plan(rank, 2, DECODE));
     let fault = RankFault::Panicked("on purpose".into());
+    // Both run a step; in the next one a kernel of rank 0 waits.
+    let run = |rank: usize| {
+        let place = group.rank(rank);
+        let (mut backend, step) = prepared(on_gpu(place, common::options()), &plans[rank]);
+        backend.run(step, &inputs(&plans[rank], 0)).unwrap();
+        (backend, step)
+    };
     let error = std::thread::scope(|scope| {
-        let waits = scope.spawn(|| backend.run(step, &inputs(&plan, 0)).unwrap_err());
+        let waits = scope.spawn(|| {
+            let (mut backend, step) = run(0);
+            backend.run(step, &inputs(&plans[0], 1)).unwrap_err()
+        });
+        // Kept: freeing its memory waits for the GPU.
+        let _other = run(1);
         std::thread::sleep(Duration::from_millis(50));
         group.fail(1, fault.clone());
         // A later one does not count.

@@ -276,7 +276,7 @@ fn what_a_request_gets_is_the_same() {
     let calls = log.lock().unwrap().clone();
     let is_ahead = |pair: &&[Call]| matches!(pair, [Submit(_), Submit(_)]);
     let launched = calls.windows(2).filter(is_ahead).count();
-    assert!(launched > 20, "{launched} steps were ahead");
+    assert!(launched > 5, "{launched} steps were ahead");
     // Rows of the cache are what they are without: conversations go on from them.
     let go_on = |outcomes: &[common::serve::Outcome]| -> Vec<GenerateRequest> {
         let first = mixed(&stops).into_iter().zip(outcomes).take(4);

@@ -77,6 +77,20 @@ impl GpuGroup {
         transport: Transport,
         deadline: Duration,
     ) -> Result<Self, CudaError> {
+        Self::with_blocks(gpus, transport, deadline, usize::MAX)
+    }
+
+    /// The same with at most so many blocks in our own kernels. Fewer leave room for other work, more fill a link; what does not fit them
+    /// at once goes in several meetings.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_blocks(
+        gpus: &[usize],
+        transport: Transport,
+        deadline: Duration,
+        blocks: usize,
+    ) -> Result<Self, CudaError> {
         let refused = |reason: String| CudaError::Ranks {
             gpus: gpus.to_vec(),
             reason,
@@ -89,7 +103,7 @@ impl GpuGroup {
         let opened = gpus.iter().map(|ordinal| Gpu::open(*ordinal));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
         let means = match transport {
-            Transport::Pull => Means::Pull(Arc::new(Regions::new(&opened)?)),
+            Transport::Pull => Means::Pull(Arc::new(Regions::new(&opened, blocks)?)),
             Transport::Nccl => Means::Nccl(Arc::new(Comms::new(gpus)?)),
         };
         let shared = Shared {

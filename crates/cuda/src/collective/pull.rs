@@ -34,14 +34,14 @@ const BLOCKS_ON_A_MULTIPROCESSOR: usize = 2;
 pub(super) struct Regions {
     /// One for each rank, on its GPU.
     memory: Vec<DeviceMemory>,
-    /// Blocks that are resident at once on each rank's GPU, for all ranks there.
+    /// Blocks of a kernel: those of all ranks on a GPU are resident there at once.
     max_blocks: usize,
     /// Whether some ranks share a GPU.
     are_shared: bool,
 }
 
 impl Regions {
-    pub(super) fn new(gpus: &[Gpu]) -> Result<Self, CudaError> {
+    pub(super) fn new(gpus: &[Gpu], blocks: usize) -> Result<Self, CudaError> {
         for gpu in gpus {
             for peer in gpus.iter().filter(|peer| peer.ordinal() != gpu.ordinal()) {
                 gpu.see(peer)?;
@@ -62,7 +62,7 @@ impl Regions {
             multiprocessors * BLOCKS_ON_A_MULTIPROCESSOR / on(gpu)
         });
         Ok(Self {
-            max_blocks: room.min().unwrap_or(1).clamp(1, MAX_BLOCKS),
+            max_blocks: room.min().unwrap_or(1).min(blocks).clamp(1, MAX_BLOCKS),
             are_shared: gpus.iter().any(|gpu| on(gpu) > 1),
             memory: gpus.iter().map(region).collect::<Result<_, CudaError>>()?,
         })
