@@ -260,7 +260,7 @@ impl Places<'_> {
             Arg::OpIndex => Param::u32(op as u32),
             Arg::Struct(index) => Param::structure(&self.fields(index)),
             Arg::Null => Param::u64(0),
-            Arg::Address(at) | Arg::U64(at) => Param::u64(at),
+            Arg::U64(at) => Param::u64(at),
             Arg::I32(v) => Param::u32(v as u32),
             Arg::U32(v) => Param::u32(v),
             Arg::F32(v) => Param::u32(v.to_bits()),

@@ -160,8 +160,9 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated once. After a failed kernel freeing fails too, and there is nobody to tell.
+        // After a failed kernel freeing fails too, and there is nobody to tell.
         if self.gpu.bind().is_ok() {
+            // SAFETY: it was allocated once.
             unsafe { sys::cuMemFree_v2(self.address) };
         }
     }

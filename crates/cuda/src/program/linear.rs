@@ -304,11 +304,11 @@ impl Shape {
         let multiprocessors = b.gpu().multiprocessors as usize;
         // Large blocks where they are enough for two on each multiprocessor.
         let blocks = |threads: usize| m.div_ceil(threads / lanes);
-        let threads = [512, 256, 128].into_iter().filter(|n| *n >= lanes);
+        let mut threads = [512, 256, 128].into_iter().filter(|n| *n >= lanes);
         let threads = threads
             .clone()
             .find(|n| blocks(*n) * input.heads >= 2 * multiprocessors)
-            .or(threads.last())
+            .or(threads.next_back())
             .unwrap_or(lanes);
         // As many as can be resident; each takes as many groups of rows as the others, or one less.
         let resident = (multiprocessors * RESIDENT / threads / input.heads.max(1)).max(1);

@@ -23,7 +23,7 @@ pub(crate) use poison::{check as poison_check, fill_word as poison_word};
 use std::sync::Arc;
 
 use glim_plan::fuse::ADD_RMS_NORM;
-use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, Rows, StepKind};
+use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, StepKind};
 
 use crate::backend::Math;
 use crate::collective::Collective;
@@ -50,8 +50,6 @@ pub(crate) enum Arg {
     Struct(usize),
     /// A null pointer.
     Null,
-    /// An address that is known already.
-    Address(u64),
     I32(i32),
     U32(u32),
     U64(u64),
@@ -305,11 +303,6 @@ impl<'a> Builder<'a> {
             true => 0,
             false => self.unread_below[scores.index()],
         }
-    }
-
-    /// Whether rows of this buffer are output rows.
-    pub(crate) fn is_outputs(&self, id: BufferId) -> bool {
-        self.decl(id).rows == Rows::Outputs
     }
 }
 

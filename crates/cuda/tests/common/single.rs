@@ -26,7 +26,7 @@ impl WeightSource for Weights {
 }
 
 /// Builds such a plan.
-pub struct Single {
+pub(crate) struct Single {
     pub b: PlanBuilder,
     step: StepKind,
     weights: Weights,
@@ -34,7 +34,7 @@ pub struct Single {
 
 impl Single {
     /// `vocab`: tokens of the mask; `forced`: columns of the input that serves as a choice.
-    pub fn new(step: StepKind, vocab: usize, forced: usize) -> Self {
+    pub(crate) fn new(step: StepKind, vocab: usize, forced: usize) -> Self {
         let geometry = CacheGeometry {
             block_size: 4,
             max_blocks: 64,
@@ -53,7 +53,7 @@ impl Single {
         }
     }
 
-    pub fn weight(
+    pub(crate) fn weight(
         &mut self,
         name: &str,
         ty: GgmlType,
@@ -66,13 +66,13 @@ impl Single {
     }
 
     /// An F32 weight.
-    pub fn values(&mut self, name: &str, shape: &[usize], values: &[f32]) -> BufferId {
+    pub(crate) fn values(&mut self, name: &str, shape: &[usize], values: &[f32]) -> BufferId {
         let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.weight(name, GgmlType::F32, shape, bytes)
     }
 
     /// An activation of `width` elements a row: row `t` of `table` for token `t`.
-    pub fn activation(&mut self, width: usize, table: &[f32]) -> BufferId {
+    pub(crate) fn activation(&mut self, width: usize, table: &[f32]) -> BufferId {
         let table = self.values("table", &[table.len() / width, width], table);
         let shape = [self.step.tokens(), width];
         let out = self.b.temp("x", GgmlType::F32, &shape, Rows::Tokens);
@@ -89,7 +89,7 @@ impl Single {
 
     /// Its output rows.
     #[allow(dead_code, reason = "not every test looks at output rows")]
-    pub fn outputs(&mut self, x: BufferId, width: usize) -> BufferId {
+    pub(crate) fn outputs(&mut self, x: BufferId, width: usize) -> BufferId {
         let shape = [self.step.tokens(), width];
         let out = self.b.temp("rows", GgmlType::F32, &shape, Rows::Outputs);
         let output_rows = self.b.input(InputKind::OutputRows);
@@ -103,13 +103,13 @@ impl Single {
     }
 
     /// A result with a row for each token or output row.
-    pub fn result(&mut self, name: &str, ty: GgmlType, width: usize, rows: Rows) -> BufferId {
+    pub(crate) fn result(&mut self, name: &str, ty: GgmlType, width: usize, rows: Rows) -> BufferId {
         let shape = [self.step.tokens(), width];
         self.b.result(name, ty, &shape, rows)
     }
 
     /// Prepares the plan on a backend.
-    pub fn on(self, mut backend: Box<dyn Backend>) -> Session {
+    pub(crate) fn on(self, mut backend: Box<dyn Backend>) -> Session {
         let plan = self.b.finish();
         let groups = weight_groups(std::slice::from_ref(&plan)).unwrap();
         backend.load(&groups, &self.weights).unwrap();
@@ -140,7 +140,7 @@ pub struct Inputs {
 }
 
 impl Session {
-    pub fn run(&mut self, inputs: &Inputs) -> Result<StepResults, BackendError> {
+    pub(crate) fn run(&mut self, inputs: &Inputs) -> Result<StepResults, BackendError> {
         let mut block = StepInputs::new(&self.plan);
         let n = inputs.tokens.len() as u32;
         let mut set = |kind, words: Vec<u32>| {

@@ -111,7 +111,7 @@ pub fn check(subject: &Subject<'_>) -> u64 {
 /// Runs the cases whose names (operation, weight type, sizes, layout) are wanted.
 ///
 /// # Panics
-/// As [`check`], and if no case is wanted.
+/// As [`check`].
 pub fn check_some(subject: &Subject<'_>, wanted: &dyn Fn(&str) -> bool) -> u64 {
     let (mut failures, mut worst) = (Vec::new(), BTreeMap::<&str, Distance>::new());
     let mut digest = DefaultHasher::new();
@@ -119,7 +119,6 @@ pub fn check_some(subject: &Subject<'_>, wanted: &dyn Fn(&str) -> bool) -> u64 {
         .iter()
         .filter(|expected| wanted(&expected.case.name))
         .collect();
-    assert!(!expected.is_empty(), "no case is wanted");
     for wanted in &expected {
         let case = &wanted.case;
         match check_case(subject, case, wanted.runs()) {
