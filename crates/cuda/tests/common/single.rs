@@ -103,7 +103,13 @@ impl Single {
     }
 
     /// A result with a row for each token or output row.
-    pub(crate) fn result(&mut self, name: &str, ty: GgmlType, width: usize, rows: Rows) -> BufferId {
+    pub(crate) fn result(
+        &mut self,
+        name: &str,
+        ty: GgmlType,
+        width: usize,
+        rows: Rows,
+    ) -> BufferId {
         let shape = [self.step.tokens(), width];
         self.b.result(name, ty, &shape, rows)
     }
