@@ -168,9 +168,6 @@ struct DefaultArgs {
 pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
     let mut setup = args.placement.setup(Math::Fast)?;
     let _logs = args.logs.start()?;
-    if let Some(why) = setup.why_cpu.take() {
-        tracing::info!("running on the CPU: {why}");
-    }
     let config = args.config()?;
     let template = args
         .template
@@ -189,6 +186,9 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
     let result = server.run(move |lifecycle| {
         // Said from here on, where signals are heard and probes answered.
         tracing::info!(%address, model = args.model.name(), "listening");
+        if let Some(why) = setup.why_cpu.take() {
+            tracing::info!("running on the CPU: {why}");
+        }
         if ui.json {
             ui.print_json(&serde_json::json!({ "address": address.to_string() }))?;
         }
