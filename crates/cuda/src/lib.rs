@@ -34,6 +34,6 @@ pub use backend::{CudaBackend, CudaOptions, Math};
 pub use collective::{GpuGroup, MAX_RANKS, Place, Transport};
 pub use driver::GpuFacts;
 pub use error::CudaError;
-pub use machine::read_bandwidth;
+pub use machine::{bandwidth_of, read_bandwidth};
 pub use probe::{GpuInfo, ProbeError, probe};
 pub use weights::Loaded;

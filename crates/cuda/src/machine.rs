@@ -21,6 +21,15 @@ const PASSES: usize = 8;
 /// # Errors
 /// If the GPU cannot be opened, has no room, or the kernel cannot be compiled.
 pub fn read_bandwidth(gpu: usize, cache: &Cache) -> Result<f64, CudaError> {
+    bandwidth_of(gpu, cache, usize::MAX)
+}
+
+/// The same, from no more than so many bytes: for tests, which only want it to run.
+///
+/// # Errors
+/// As [`read_bandwidth`].
+#[doc(hidden)]
+pub fn bandwidth_of(gpu: usize, cache: &Cache, most: usize) -> Result<f64, CudaError> {
     crate::driver::start(gpu)?;
     let gpu = Gpu::open(gpu)?;
     let stream = Stream::new(&gpu)?;
@@ -30,8 +39,12 @@ pub fn read_bandwidth(gpu: usize, cache: &Cache) -> Result<f64, CudaError> {
     let function = code.function(&kernel)?;
     let (free, _) = gpu.memory()?;
     let block_bytes = THREADS as usize * 4 * 16;
-    let bytes =
-        (L2_SIZES * gpu.facts().l2).min(free / 2).max(LEAST_BYTES) / block_bytes * block_bytes;
+    let bytes = (L2_SIZES * gpu.facts().l2)
+        .min(free / 2)
+        .min(most)
+        .max(LEAST_BYTES)
+        / block_bytes
+        * block_bytes;
     let memory = DeviceMemory::new(&gpu, bytes, "the measurement of its bandwidth")?;
     let out = DeviceMemory::new(&gpu, 256, "the measurement of its bandwidth")?;
     memory.fill(0x5555_5555, &stream)?;

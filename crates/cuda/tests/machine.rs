@@ -7,6 +7,6 @@ mod common;
 #[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
 fn the_bandwidth_is_a_number_above_0() {
     let options = common::options();
-    let found = glim_cuda::read_bandwidth(options.gpu, &options.cache).unwrap();
+    let found = glim_cuda::bandwidth_of(options.gpu, &options.cache, 1 << 20).unwrap();
     assert!(found > 0.0 && found.is_finite(), "{found}");
 }

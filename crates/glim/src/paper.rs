@@ -189,6 +189,7 @@ impl Paper {
 }
 
 /// What is measured: a model, or a rank of one on paper.
+#[expect(clippy::large_enum_variant, reason = "a command has one")]
 pub(crate) enum Subject {
     Model(glim_model::Checkpoint, String, Setup),
     Paper(Paper),
