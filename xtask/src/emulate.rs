@@ -14,6 +14,13 @@ use crate::python::call;
 /// The variable that tells the crate's tests where the libraries are.
 const LIBRARIES: &str = "GLIM_CUDA_LIBRARIES";
 
+/// The variable that tells them where compiled kernels are kept. They are named by the emulator's version, too.
+const CACHE: &str = "GLIM_CUDA_CACHE";
+
+/// The libraries, by their SONAMEs.
+const DRIVER: &str = "libcuda.so.1";
+const NVRTC: &str = "libnvrtc.so.13";
+
 /// What a build does besides the sources.
 const FLAGS: &[&str] = &[
     "-std=c++17",
@@ -35,13 +42,21 @@ const HEADERS: &[&str] = &["abi.h", "prelude.h", "collectives.h", "mma.h"];
 /// Lists what the libraries were built from; written last.
 const STAMP: &str = "build.txt";
 
+/// The emulator's own test, beside the libraries.
+const SELF_TEST: &str = "self_test";
+
 /// Builds the emulator and runs the ignored tests on it, with `arguments` for `cargo test`.
 pub(crate) fn run(root: &Path, seed: Option<u64>, arguments: &[OsString]) -> Result<()> {
     let libraries = build(root)?;
+    test_itself(root, &libraries)?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .current_dir(root)
         .env(LIBRARIES, &libraries)
+        .env(
+            CACHE,
+            std::env::var_os(CACHE).unwrap_or_else(|| libraries.join("cache").into()),
+        )
         .args(["test", "-p", "glim-cuda"])
         .args(arguments);
     // What the caller wants of the test program comes behind a `--` of his.
@@ -61,6 +76,25 @@ pub(crate) fn run(root: &Path, seed: Option<u64>, arguments: &[OsString]) -> Res
     Ok(())
 }
 
+/// Runs the emulator's own test. What it reports of kernels that are wrong on purpose is shown only if the test fails.
+fn test_itself(root: &Path, folder: &Path) -> Result<()> {
+    let mut command = Command::new(folder.join(SELF_TEST));
+    let output = command
+        .arg(root.join("crates/cuda/kernels/include/common.cuh"))
+        .arg(root.join("crates/cuda/emulator/test/kernels.cu"))
+        .output()
+        .with_context(|| format!("{command:?} did not start"))?;
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    if !output.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "the CUDA emulator does not pass its own test: {}",
+            output.status
+        );
+    }
+    Ok(())
+}
+
 /// Builds the emulator, unless it is there as its sources are now, and returns the folder of its libraries.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned());
@@ -73,8 +107,9 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let folder = root.join(target).join("emulator");
-    let build = fingerprint(&sources, &compiler)?;
-    let stamp = format!("{build}\n");
+    let build = fingerprint(&[&sources, &sources.join("driver")], &compiler)?;
+    let tests = fingerprint(&[&sources.join("test")], &compiler)?;
+    let stamp = format!("{build} {tests}\n");
     if std::fs::read_to_string(folder.join(STAMP)).is_ok_and(|found| found == stamp) {
         return Ok(folder);
     }
@@ -86,25 +121,37 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
         std::fs::copy(sources.join(header), include.join(header))
             .with_context(|| format!("{header} was not copied"))?;
     }
-    compile(
+    library(
         &compiler,
         &cpp_files(&sources.join("driver"))?,
         &folder,
-        "libcuda.so.1",
+        DRIVER,
         build,
     )?;
-    compile(
+    library(
         &compiler,
         &[sources.join("nvrtc.cpp")],
         &folder,
-        "libnvrtc.so.13",
+        NVRTC,
         build,
     )?;
+    let mut arguments: Vec<OsString> = ["-std=c++17", "-g", "-Wall", "-Wextra", "-pthread"]
+        .map(Into::into)
+        .into();
+    arguments.extend(
+        cpp_files(&sources.join("test"))?
+            .into_iter()
+            .map(Into::into),
+    );
+    arguments.extend([folder.join(DRIVER).into(), folder.join(NVRTC).into()]);
+    arguments.push("-Wl,-rpath,$ORIGIN".into());
+    arguments.extend(["-o".into(), folder.join(SELF_TEST).into()]);
+    call(Path::new(&compiler), arguments)?;
     std::fs::write(folder.join(STAMP), stamp).context("the emulator's stamp was not written")?;
     Ok(folder)
 }
 
-fn compile(compiler: &str, files: &[PathBuf], folder: &Path, name: &str, build: u32) -> Result<()> {
+fn library(compiler: &str, files: &[PathBuf], folder: &Path, name: &str, build: u32) -> Result<()> {
     // Not in place: a running test may have the old one open.
     let (made, wanted) = (folder.join(format!("{name}.new")), folder.join(name));
     let mut arguments: Vec<OsString> = FLAGS.iter().map(OsString::from).collect();
@@ -123,8 +170,8 @@ fn cpp_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A number that changes with the sources and the compiler (FNV-1a).
-fn fingerprint(sources: &Path, compiler: &str) -> Result<u32> {
+/// A number that changes with the C++ files in these folders and with the compiler (FNV-1a).
+fn fingerprint(folders: &[&Path], compiler: &str) -> Result<u32> {
     let mut hash = 0x811c_9dc5u32;
     let mut add = |bytes: &[u8]| {
         for byte in bytes {
@@ -133,14 +180,13 @@ fn fingerprint(sources: &Path, compiler: &str) -> Result<u32> {
     };
     add(compiler.as_bytes());
     FLAGS.iter().for_each(|flag| add(flag.as_bytes()));
-    for path in list(sources)?
-        .into_iter()
-        .chain(list(&sources.join("driver"))?)
-    {
-        if path.is_file() {
-            let text = std::fs::read(&path)
-                .with_context(|| format!("{} is not readable", path.display()))?;
-            add(&text);
+    for folder in folders {
+        for path in list(folder)? {
+            if path.extension().is_some_and(|e| e == "cpp" || e == "h") {
+                let text = std::fs::read(&path)
+                    .with_context(|| format!("{} is not readable", path.display()))?;
+                add(&text);
+            }
         }
     }
     Ok(hash)

@@ -6,6 +6,8 @@
 
 mod emulate;
 mod golden;
+mod gpu;
+mod kernels;
 mod python;
 mod templates;
 mod tidy;
@@ -41,6 +43,16 @@ enum Command {
     Templates,
     /// Fetch llama.cpp's test vocabularies into target/vocabs
     Vocabs,
+    /// Pack what a GPU machine needs, or run all stages there
+    #[command(subcommand)]
+    Gpu(gpu::Command),
+    /// Compile every CUDA kernel without a GPU, and keep what each takes in crates/cuda/kernels/resources.txt
+    #[command(disable_help_flag = true)]
+    Kernels {
+        /// --all, --arch sm_N, --check, --only WORD, --out FOLDER
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Build the CUDA emulator and run the tests of glim-cuda that need a GPU on it
     Emulate {
         /// Another order of threads and blocks
@@ -66,14 +78,21 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
+    // On a machine without the repository's place.
+    if let Command::Gpu(gpu::Command::Run(args)) = command {
+        return gpu::run(args);
+    }
     let root = root()?;
     match command {
+        Command::Gpu(gpu::Command::Pack(args)) => gpu::pack(&root, args)?,
+        Command::Gpu(gpu::Command::Run(_)) => {}
         Command::Tidy => return tidy::run(&root),
         Command::Golden { which, check } => golden::run(&root, which, *check)?,
         Command::Templates => {
             let folder = templates::fetch(&root)?;
             println!("templates are in {}", folder.display());
         }
+        Command::Kernels { arguments } => kernels::run(&root, arguments)?,
         Command::Emulate { build: true, .. } => println!("{}", emulate::build(&root)?.display()),
         Command::Emulate {
             seed, arguments, ..

@@ -22,19 +22,23 @@ pub(crate) fn system() -> PathBuf {
     PathBuf::from("python3")
 }
 
-/// Python of the virtual environment under `target/`, which is made and filled if it is not there yet.
+/// Python of the virtual environment of the goldens, which is made and filled if it is not there yet.
 pub(crate) fn with_packages(root: &Path) -> Result<PathBuf> {
-    let venv = root.join("target/xtask-venv");
+    environment(&root.join("target/xtask-venv"), PACKAGES)
+}
+
+/// Python of a virtual environment with these packages, which is made and filled if it is not there yet.
+pub(crate) fn environment(venv: &Path, packages: &[&str]) -> Result<PathBuf> {
     let python = venv.join("bin/python");
-    let wanted = PACKAGES.join("\n");
+    let wanted = packages.join("\n");
     if std::fs::read_to_string(venv.join(STAMP)).is_ok_and(|found| found == wanted) {
         return Ok(python);
     }
-    println!("filling {} with {}", venv.display(), PACKAGES.join(", "));
+    println!("filling {} with {}", venv.display(), packages.join(", "));
     let arguments = ["-m", "venv", "--clear"].map(OsStr::new);
     call(&system(), arguments.into_iter().chain([venv.as_os_str()]))?;
     let arguments = ["-m", "pip", "install", "--quiet"];
-    call(&python, arguments.iter().chain(PACKAGES))?;
+    call(&python, arguments.iter().chain(packages))?;
     std::fs::write(venv.join(STAMP), wanted).context("the environment's stamp was not written")?;
     Ok(python)
 }

@@ -7,8 +7,8 @@ use glim_plan::collective::Alone;
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
     Arrangement, Backend, BackendError, BufferDecl, BufferKind, Caps, Communicator, GgmlType,
-    LiveBounds, LiveStep, Plan, ReadTarget, StateDecl, StateKind, StepId, StepInputs, StepResults,
-    WeightGroup, WeightSource, arrange, check, check_arrangement,
+    LiveBounds, LiveStep, Plan, Profile, ReadTarget, StateDecl, StateKind, StepId, StepInputs,
+    StepResults, WeightGroup, WeightSource, arrange, check, check_arrangement,
 };
 
 use crate::detect::Isa;
@@ -16,7 +16,7 @@ use crate::matmul::q8::Q8;
 use crate::matmul::{Kernels, Math, Scratch, Weight, WeightError};
 use crate::moe::ExpertBuffers;
 use crate::pool::Pool;
-use crate::step::{Parts, Run, Workers};
+use crate::step::{Clock, Parts, Run, Workers};
 
 /// How the backend runs.
 #[derive(Debug, Clone)]
@@ -147,6 +147,55 @@ impl CpuBackend {
         &mut self.pool
     }
 
+    /// Where a step lies that was prepared.
+    fn index_of(&self, step: StepId) -> Result<usize, BackendError> {
+        let index = step.0 as usize;
+        match index < self.steps.len() {
+            true => Ok(index),
+            false => Err(BackendError::Missing {
+                plan: "of this call".into(),
+                what: "step",
+                name: index.to_string(),
+                action: "prepared",
+            }),
+        }
+    }
+
+    /// Runs a step; `clock` is told of each operation.
+    fn run_watched(
+        &mut self,
+        index: usize,
+        inputs: &StepInputs,
+        clock: Option<&mut Clock>,
+    ) -> Result<StepResults, BackendError> {
+        self.steps[index].inputs.copy_from(inputs)?;
+        let bounds = LiveBounds {
+            blocks: self.blocks,
+            sequence_slots: self.sequence_slots,
+        };
+        let live = LiveStep::read(&self.steps[index].plan, &self.steps[index].inputs, bounds)?;
+        let workers = Workers {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            scratch: &mut self.scratch,
+            q8: &mut self.q8,
+        };
+        let run = Run::new(Parts {
+            prepared: &self.steps[index],
+            live: &live,
+            arena: &mut self.arena,
+            weights: &self.weights,
+            states: &mut self.states,
+            carries: &mut self.carries,
+            workers,
+            experts: &mut self.experts,
+            room: &mut self.room,
+            poison: self.poison,
+            ranks: &*self.ranks,
+        });
+        run.step(clock)
+    }
+
     fn unsupported(&self, plan: &Plan, reason: String) -> BackendError {
         BackendError::Unsupported {
             backend: self.caps().name,
@@ -243,6 +292,7 @@ impl Backend for CpuBackend {
                 .copied()
                 .filter(|ty| ty.can_decode())
                 .collect(),
+            launch_ahead: false,
         }
     }
 
@@ -343,41 +393,24 @@ impl Backend for CpuBackend {
     }
 
     fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError> {
-        let index = step.0 as usize;
-        if index >= self.steps.len() {
-            return Err(BackendError::Missing {
-                plan: "of this call".into(),
-                what: "step",
-                name: index.to_string(),
-                action: "prepared",
-            });
+        let index = self.index_of(step)?;
+        self.run_watched(index, inputs, None)
+    }
+
+    fn profile(
+        &mut self,
+        step: StepId,
+        inputs: &StepInputs,
+        repeats: usize,
+    ) -> Result<Vec<Profile>, BackendError> {
+        let index = self.index_of(step)?;
+        let mut profiles = Vec::with_capacity(repeats);
+        for _ in 0..repeats {
+            let mut clock = Clock::start(self.steps[index].plan.ops.len());
+            self.run_watched(index, inputs, Some(&mut clock))?;
+            profiles.push(clock.stop());
         }
-        self.steps[index].inputs.copy_from(inputs)?;
-        let bounds = LiveBounds {
-            blocks: self.blocks,
-            sequence_slots: self.sequence_slots,
-        };
-        let live = LiveStep::read(&self.steps[index].plan, &self.steps[index].inputs, bounds)?;
-        let workers = Workers {
-            kernels: self.kernels,
-            pool: &mut self.pool,
-            scratch: &mut self.scratch,
-            q8: &mut self.q8,
-        };
-        let run = Run::new(Parts {
-            prepared: &self.steps[index],
-            live: &live,
-            arena: &mut self.arena,
-            weights: &self.weights,
-            states: &mut self.states,
-            carries: &mut self.carries,
-            workers,
-            experts: &mut self.experts,
-            room: &mut self.room,
-            poison: self.poison,
-            ranks: &*self.ranks,
-        });
-        run.step()
+        Ok(profiles)
     }
 
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {

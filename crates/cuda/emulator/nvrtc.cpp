@@ -245,6 +245,9 @@ nvrtcResult compile(Program& program, const std::vector<std::string>& options) {
                __builtin_cpu_supports("fma") ? "-mfma" : "-msse2",
 #endif
                "-Wl,-z,now", "-Wl,-Bsymbolic", "-nostdlib"};
+    // Reports name a file as the source does, not where the compiler ran.
+    char here[4096];
+    if (getcwd(here, sizeof(here))) command.push_back(std::string("-fdebug-prefix-map=") + here + "=kernels");
     if (const char* more = getenv("GLIM_EMULATOR_CXXFLAGS")) {
         std::istringstream words(more);
         for (std::string word; words >> word;) command.push_back(word);

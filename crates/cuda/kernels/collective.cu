@@ -11,7 +11,9 @@
 // on the same GPU need to come to the meeting. For the same reason these kernels are launched without the PDL attribute when ranks
 // share a GPU.
 //
-// Defines: WIRE (16: bf16, 32: f32), UNIT (words of a unit of gathers: 4 or 1).
+// WIRE is the wire's type (16: bf16, 32: f32), UNIT the words of a unit of gathers.
+// variants: WIRE = 16 32; UNIT = 4 1
+// spills: all_gather_pull
 #include "common.cuh"
 #include "ranks.cuh"
 

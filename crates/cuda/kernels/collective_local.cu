@@ -3,7 +3,8 @@
 // Grid: any, each block takes every gridDim-th piece; at most as many blocks as are resident at once, so that a stated latency passes
 // once and not once a wave. Block: 256 threads. No shared memory; no order of reduction, since nothing is reduced.
 //
-// Defines: WIRE (16: bf16, 32: f32), UNIT (words of a unit of gathers: 4 or 1).
+// WIRE is the wire's type (16: bf16, 32: f32), UNIT the words of a unit of gathers.
+// variants: WIRE = 16 32; UNIT = 4 1
 #include "common.cuh"
 #include "ranks.cuh"
 

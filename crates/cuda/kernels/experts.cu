@@ -15,6 +15,8 @@
 // variants: TYPE = Q8_0 Q8_1 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K; FAST = 0; ROWS = 1
 // variants: TYPE = IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; FAST = 0; ROWS = 1
 // variants: TYPE = F32 F16 BF16; FAST = 0; ROWS = 1
+// prefetches: experts_down
+// spills: experts_half experts_hidden
 #include "common.cuh"
 #include "pieces.cuh"
 
@@ -22,8 +24,8 @@ typedef Pieces<TYPE, FAST> Weight;
 typedef Weight::T Piece;
 typedef Piece::X X;
 
-// Pieces that a lane loads at once of each matrix, as registers allow: with Q4_K and one pair, all of a row of 6144.
-constexpr int LOADS = ROWS == 1 && sizeof(Piece) <= 48 ? 3 : 2;
+// Pieces of a matrix that a lane has on their way at once, as registers allow.
+constexpr int LOADS = (sizeof(Piece) <= 32 ? 4 : sizeof(Piece) <= 48 ? 3 : 2) - (ROWS > 1 && sizeof(Piece) <= 48);
 constexpr int HIDDEN_THREADS = 512;
 
 __device__ __forceinline__ float silu(float z) { return z * (1.0f / (1.0f + expf(-z))); }
@@ -60,8 +62,9 @@ __device__ __forceinline__ void products(const u8* const (&weights)[MATRICES], c
     constexpr int WARPS = HIDDEN_THREADS / WARP;
     SHARED(u8, room);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, pair = blockIdx.x, bytes = X::bytes(d);
-    if (!is_live(rows, pair / k)) return;
+    // Both loads at once: what a dead row names is not looked at.
     const int expert = ids[pair];
+    if (!is_live(rows, pair / k)) return;
     if (u32(expert) >= u32(experts)) {
         if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, expert, experts);
         return;
@@ -74,25 +77,31 @@ __device__ __forceinline__ void products(const u8* const (&weights)[MATRICES], c
         members = list;
     }
 
-    const int first = blockIdx.y * tile + warp, end = min((blockIdx.y + 1) * tile, inner), pieces = Weight::count(d);
-    Piece w[MATRICES][LOADS];
-    auto load = [&](int i, int base) {
-#pragma unroll
-        for (int m = 0; m < MATRICES; m++) {
-            const RowAt row = Weight::at(weights[m], u64(experts) * inner, u64(expert) * inner + i, d);
-#pragma unroll
-            for (int l = 0; l < LOADS; l++) {
-                const int piece = base + l * WARP + lane;
-                if (piece < pieces) w[m][l].load(row, piece, d);
-            }
-        }
-    };
+    // The warp's rows one after another, each in passes of a piece for every lane: one sequence of items, LOADS of which are always
+    // on their way.
+    const int first = blockIdx.y * tile + warp, end = min((blockIdx.y + 1) * tile, inner);
+    const int pieces = Weight::count(d), passes = (pieces + WARP - 1) / WARP;
+    const int items = first < end ? (end - first + WARPS - 1) / WARPS * passes : 0;
+    const u64 blocks = Weight::blocks(d), all = u64(experts) * inner * blocks;
+    Piece w[LOADS][MATRICES];
 
     for (int start = 0; start < count; start += ROWS) {
         const int n = min(count - start, ROWS);
+        u64 at = (u64(expert) * inner + first) * blocks;
+        int next = lane;
+        auto load = [&](Piece* slot) {
+            if (next < pieces) {
+#pragma unroll
+                for (int m = 0; m < MATRICES; m++) slot[m].load({weights[m], all, at}, next, d);
+            }
+            next += WARP;
+            if (next >= passes * WARP) next = lane, at += WARPS * blocks;
+        };
         // The first weights are on their way while the activations are rounded.
-        bool loaded = first < end;
-        if (loaded) load(first, 0);
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) {
+            if (l < items) load(w[l]);
+        }
         X row[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -100,28 +109,28 @@ __device__ __forceinline__ void products(const u8* const (&weights)[MATRICES], c
             if (r < n) X::fill(room + r * bytes, bytes, x + u64(members[start + r] / k) * d, d, 1);
         }
         __syncthreads();
-        for (int i = first; i < end; i += WARPS) {
-            float sum[MATRICES][ROWS] = {};
-            for (int base = 0; base < pieces; base += LOADS * WARP) {
-                if (!loaded) load(i, base);
-                loaded = false;
+        float sum[MATRICES][ROWS] = {};
+        int i = first, piece = lane;
+        for (int item = 0; item < items; item += LOADS) {
 #pragma unroll
-                for (int l = 0; l < LOADS; l++) {
-                    const int piece = base + l * WARP + lane;
-                    if (piece >= pieces) continue;
+            for (int l = 0; l < LOADS; l++) {
+                if (item + l >= items) break;
+                if (piece < pieces) {
 #pragma unroll
-                    for (int m = 0; m < MATRICES; m++) w[m][l].template dot<ROWS>(row, n, piece, sum[m]);
+                    for (int m = 0; m < MATRICES; m++) w[l][m].template dot<ROWS>(row, n, piece, sum[m]);
                 }
-            }
+                if (item + l + LOADS < items) load(w[l]);
+                piece += WARP;
+                if (piece < passes * WARP) continue;
+                // The row is done.
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                if (r >= n) break;
+                for (int r = 0; r < ROWS; r++) {
+                    float own[MATRICES];
 #pragma unroll
-                for (int m = 0; m < MATRICES; m++) sum[m][r] = warp_sum(sum[m][r]);
-                float own[MATRICES];
-#pragma unroll
-                for (int m = 0; m < MATRICES; m++) own[m] = sum[m][r];
-                if (lane == 0) put(u64(members[start + r]) * inner + i, own);
+                    for (int m = 0; m < MATRICES; m++) own[m] = warp_sum(sum[m][r]), sum[m][r] = 0.0f;
+                    if (lane == 0 && r < n) put(u64(members[start + r]) * inner + i, own);
+                }
+                piece = lane, i += WARPS;
             }
         }
         // The room is filled again.
@@ -150,77 +159,90 @@ KERNEL(512) experts_half(const u8* weight, const float* x, const int* ids, const
                 [&](u64 at, const float* sum) { hidden[at] = gated ? silu(gated[at]) * sum[0] : sum[0]; });
 }
 
-// Output elements of a warp, and pieces of each, that are loaded at once.
+// Output elements of a warp, and pieces of each that are on their way at once.
 constexpr int OUTS = 2;
-constexpr int DOWN_LOADS = 2;
+constexpr int DOWN_LOADS = sizeof(Piece) <= 32 ? 3 : 2;
 constexpr int DOWN_THREADS = 256;
 
 // `out[t, j] = Σ_i weights[t, i] · (down_e hidden[t · k + i])[j]`. Grid (rows, D / tile), a warp for two elements at a time: its lanes
-// share out the pieces of all the row's experts, which at 256 inputs an expert is one load for each lane.
+// share out the pieces of all the row's experts, which at 256 inputs an expert are two for each lane.
 // The first weights are loaded before the wait, though ids and their weights say which: these were written before `experts_hidden`,
 // the kernel in front of this one, ended its own wait, and this one starts after that.
 // An expert out of range, of which `experts_hidden` raised the fault, makes the row NaN.
-// Shared: the hidden rows of the row's pairs, in the form that is needed.
+// Shared: the hidden rows of the row's pairs, in the form that is needed; then the row's experts and their weights.
 KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, const float* weights, float* out, int experts, int inner,
                          int d, int k, int tile, Rows rows) {
     constexpr int WARPS = DOWN_THREADS / WARP;
     SHARED(u8, room);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, t = blockIdx.x, bytes = X::bytes(inner);
-    ids += u64(t) * k, weights += u64(t) * k;
-    const int first = blockIdx.y * tile + warp * OUTS, end = min((blockIdx.y + 1) * tile, d);
-    const int each = Weight::count(inner), pieces = k * each;
+    int* chosen = reinterpret_cast<int*>(room + k * bytes);
+    float* factors = reinterpret_cast<float*>(chosen + k);
+    const bool live = is_live(rows, t);
+    if (live) {
+        for (int i = threadIdx.x; i < k; i += DOWN_THREADS) {
+            const u32 expert = load4(ids + u64(t) * k + i);
+            const float factor = __uint_as_float(load4(weights + u64(t) * k + i));
+            const bool inside = expert < u32(experts);
+            chosen[i] = inside ? expert : 0, factors[i] = inside ? factor : __uint_as_float(0x7fc00000u);
+        }
+    }
+    __syncthreads();
 
-    Piece w[OUTS][DOWN_LOADS];
-    // Its expert and piece, and the expert's weight.
-    int place[DOWN_LOADS], piece[DOWN_LOADS];
-    float factor[DOWN_LOADS];
-    auto load = [&](int j, int base) {
-#pragma unroll
-        for (int l = 0; l < DOWN_LOADS; l++) {
-            const int p = base + l * WARP + lane;
-            place[l] = p / each, piece[l] = p % each;
-            if (p >= pieces) continue;
-            u32 expert = load4(ids + place[l]);
-            factor[l] = __uint_as_float(load4(weights + place[l]));
-            if (expert >= u32(experts)) expert = 0, factor[l] = __uint_as_float(0x7fc00000u);
+    const int first = blockIdx.y * tile + warp * OUTS, end = live ? min((blockIdx.y + 1) * tile, d) : 0;
+    const int each = Weight::count(inner), pieces = k * each, passes = (pieces + WARP - 1) / WARP;
+    const int items = first < end ? (end - first + WARPS * OUTS - 1) / (WARPS * OUTS) * passes : 0;
+    const u64 blocks = Weight::blocks(inner), all = u64(experts) * d * blocks;
+    Piece w[DOWN_LOADS][OUTS];
+    int ahead = first, next = lane;
+    auto load = [&](Piece* slot) {
+        if (next < pieces) {
+            const int i = next / each;
 #pragma unroll
             for (int o = 0; o < OUTS; o++) {
                 // An element too many repeats the last.
-                const RowAt row = Weight::at(down, u64(experts) * d, u64(expert) * d + min(j + o, d - 1), inner);
-                w[o][l].load(row, piece[l], inner);
+                const u64 row = u64(chosen[i]) * d + min(ahead + o, d - 1);
+                slot[o].load({down, all, row * blocks}, next - i * each, inner);
             }
         }
+        next += WARP;
+        if (next >= passes * WARP) next = lane, ahead += WARPS * OUTS;
     };
-
-    const bool live = is_live(rows, t);
-    bool loaded = live && first < end;
-    if (loaded) load(first, 0);
+#pragma unroll
+    for (int l = 0; l < DOWN_LOADS; l++) {
+        if (l < items) load(w[l]);
+    }
     pdl_wait();
     pdl_go();
     if (!live) return;
     X::fill(room, bytes, hidden + u64(t) * k * inner, inner, k);
     __syncthreads();
-    for (int j = first; j < end; j += WARPS * OUTS) {
-        float sum[OUTS] = {};
-        for (int base = 0; base < pieces; base += DOWN_LOADS * WARP) {
-            if (!loaded) load(j, base);
-            loaded = false;
+    float sum[OUTS] = {};
+    int j = first, piece = lane;
+    for (int item = 0; item < items; item += DOWN_LOADS) {
 #pragma unroll
-            for (int l = 0; l < DOWN_LOADS; l++) {
-                if (base + l * WARP + lane >= pieces) continue;
-                const X x(room + place[l] * bytes, inner);
+        for (int l = 0; l < DOWN_LOADS; l++) {
+            if (item + l >= items) break;
+            if (piece < pieces) {
+                const int i = piece / each;
+                const X x(room + i * bytes, inner);
 #pragma unroll
                 for (int o = 0; o < OUTS; o++) {
                     float part = 0.0f;
-                    w[o][l].template dot<1>(&x, 1, piece[l], &part);
-                    sum[o] = fmaf(factor[l], part, sum[o]);
+                    w[l][o].template dot<1>(&x, 1, piece - i * each, &part);
+                    sum[o] = fmaf(factors[i], part, sum[o]);
                 }
             }
-        }
+            if (item + l + DOWN_LOADS < items) load(w[l]);
+            piece += WARP;
+            if (piece < passes * WARP) continue;
+            // The elements are done.
 #pragma unroll
-        for (int o = 0; o < OUTS; o++) {
-            sum[o] = warp_sum(sum[o]);
-            if (lane == 0 && j + o < end) out[u64(t) * d + j + o] = sum[o];
+            for (int o = 0; o < OUTS; o++) {
+                const float value = warp_sum(sum[o]);
+                sum[o] = 0.0f;
+                if (lane == 0 && j + o < end) out[u64(t) * d + j + o] = value;
+            }
+            piece = lane, j += WARPS * OUTS;
         }
     }
 }

@@ -107,7 +107,8 @@ experts_pieces(const Group* groups, int experts, int tile, Piece* pieces, int ca
 // out[t] = Σ_i weights[t, i] · down[place[t, i]], in the order of the choices, for `columns` columns from `first`.
 // grid (rows, columns / 256), 256 threads. `down`: [pairs][columns], `out`: [rows][width].
 KERNEL(256)
-experts_combine(const float* down, const int* place, const float* weights, float* out, Rows rows, int k, int first, int columns, int width) {
+experts_combine(const float* down, const int* place, const float* weights, float* out, Rows rows, int k, int first, int columns,
+                int width) {
     pdl_wait();
     pdl_go();
     const int t = blockIdx.x, column = blockIdx.y * 256 + threadIdx.x;

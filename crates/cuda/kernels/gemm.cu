@@ -7,6 +7,7 @@
 // beyond the live rows exits; rows of a tile that are not live are computed with the rest, from zeros, and not stored.
 // variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4; FLOATS = 0; TILE = 128 64 16
 // variants: TYPE = F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4; FLOATS = 1; TILE = 64 16
+// spills: gemm
 #include "blocks.cuh"
 #include "tile.cuh"
 #if FLOATS

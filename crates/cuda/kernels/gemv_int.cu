@@ -8,6 +8,8 @@
 // requested before the sum of this one. A row's bits do not depend on ROWS, grid or block.
 //
 // variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 1 2 4 8
+// prefetches: gemv_int
+// spills: gemv_int
 #include "gemv.cuh"
 #include "units.cuh"
 

@@ -7,6 +7,7 @@
 // Defines: TYPE, the weight's type.
 // variants: TYPE = F32 F16 BF16 Q8_0 Q8_1 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K
 // variants: TYPE = IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4
+// prefetches: route_logits
 #include "common.cuh"
 #include "pieces.cuh"
 
@@ -39,6 +40,7 @@ __device__ __forceinline__ int live_tokens(const Rows& rows) {
 constexpr int SLICE = 768;
 constexpr int STEPS = SLICE / (4 * WARP);
 constexpr int EXPERTS_A_WARP = 2;
+constexpr int ROWS_AT_ONCE = 2;
 constexpr int WARPS = 8;
 
 // Decode: `parts[row, slice, expert]`. Grid (experts / 16, D / SLICE): 16 × 8 blocks for 256 experts of 6144 inputs, each weight in
@@ -58,18 +60,28 @@ KERNEL(256) route_logits(const u8* weight, const float* x, float* parts, int exp
     pdl_wait();
     pdl_go();
     const int live = live_tokens(rows);
-    for (int r = 0; r < live; r++) {
-        float sum[EXPERTS_A_WARP] = {};
+    for (int first_row = 0; first_row < live; first_row += ROWS_AT_ONCE) {
+        float4 v[ROWS_AT_ONCE][STEPS];
 #pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            float4 v = inputs4(x + u64(r) * d, start + s * 4 * WARP, d);
+        for (int r = 0; r < ROWS_AT_ONCE; r++) {
 #pragma unroll
-            for (int e = 0; e < EXPERTS_A_WARP; e++) sum[e] = dot4(w[e][s], v, sum[e]);
+            for (int s = 0; s < STEPS; s++) {
+                // A row too many repeats the last.
+                v[r][s] = inputs4(x + u64(min(first_row + r, live - 1)) * d, start + s * 4 * WARP, d);
+            }
         }
 #pragma unroll
-        for (int e = 0; e < EXPERTS_A_WARP; e++) {
-            sum[e] = warp_sum(sum[e]);
-            if (lane == 0 && first + e < experts) parts[(u64(r) * gridDim.y + blockIdx.y) * experts + first + e] = sum[e];
+        for (int r = 0; r < ROWS_AT_ONCE; r++) {
+#pragma unroll
+            for (int e = 0; e < EXPERTS_A_WARP; e++) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int s = 0; s < STEPS; s++) sum = dot4(w[e][s], v[r][s], sum);
+                sum = warp_sum(sum);
+                if (lane == 0 && first_row + r < live && first + e < experts) {
+                    parts[(u64(first_row + r) * gridDim.y + blockIdx.y) * experts + first + e] = sum;
+                }
+            }
         }
     }
 }

@@ -4,17 +4,19 @@
 
 constexpr int THREADS = 256;
 
-// How many of `keys[0..n]` come before `keys[i]`: the larger, and of equal ones the lower index. `n` is a multiple of 4.
+__device__ __forceinline__ int above(uint4 v, u32 bound) { return (v.x > bound) + (v.y > bound) + (v.z > bound) + (v.w > bound); }
+
+// How many of `keys[0..n]` come before `keys[i]`: the larger, and of equal ones the lower index. `n` is a multiple of 4, no key that is
+// asked for is 0.
 __device__ __forceinline__ int rank_of(const u32* keys, int n, int i) {
+    const uint4* quads = reinterpret_cast<const uint4*>(keys);
     const u32 own = keys[i];
     int rank = 0;
-    for (int j = 0; j < n; j += 4) {
-        uint4 v = *reinterpret_cast<const uint4*>(keys + j);
-        rank += v.x > own || (v.x == own && j < i);
-        rank += v.y > own || (v.y == own && j + 1 < i);
-        rank += v.z > own || (v.z == own && j + 2 < i);
-        rank += v.w > own || (v.w == own && j + 3 < i);
-    }
+    // Before `i` an equal key counts, behind it none.
+    for (int q = 0; q < i / 4; q++) rank += above(quads[q], own - 1);
+    for (int j = i / 4 * 4; j < i; j++) rank += keys[j] >= own;
+    for (int j = i + 1; j < i / 4 * 4 + 4; j++) rank += keys[j] > own;
+    for (int q = i / 4 + 1; q < n / 4; q++) rank += above(quads[q], own);
     return rank;
 }
 
@@ -56,6 +58,7 @@ KERNEL(256) route_select(const float* parts, const float* bias, int* ids, float*
     float max = __uint_as_float(0xff800000u);
     for (int e = t; e < experts; e += THREADS) {
         float logit = 0.0f;
+#pragma unroll 8
         for (int s = 0; s < slices; s++) logit += row[u64(s) * experts + e];
         scores[e] = softmax ? logit : 1.0f / (1.0f + expf(-logit));
         max = max_nan(max, logit);

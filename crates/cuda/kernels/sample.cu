@@ -7,6 +7,7 @@
 //
 // Every choice is exact: maxima do not depend on an order, a bound is that of a sort by value and token, and the sum of top-p is
 // added up in the specification's order. Logarithms and exponentials may differ from the CPU's by an ulp.
+// spills: sample_cut
 #include "common.cuh"
 #include "draw.cuh"
 #include "nth.cuh"
@@ -88,16 +89,20 @@ struct Sorter {
         }
         __syncthreads();
         find_bin(bins, k, room, found);
-        const u32 own = found[0];
-        k -= found[1];
+        const u32 own = found[0], above = found[1], through = above + bins[own];
+        // The least that can lie in the bin.
+        const u64 edge = own ? (u64(order_key(float(BINS - own) / -64.0f)) + 1) << 32 : 1;
         __syncthreads();
+        if (through <= CHUNK) {
+            collect(edge, below);
+            return chunk[k - 1];
+        }
         const u64 least = nth_largest([&](int i) {
             const u64 r = get(i);
             return r && r < below && bin(r) == own ? r : 0;
-        }, width, k, bins);
+        }, width, k - above, bins);
         // A bound of few digits may reach into the bin below.
-        if (own == 0) return least;
-        return max(least, (u64(order_key(float(BINS - own) / -64.0f)) + 1) << 32);
+        return max(least, edge);
     }
 
     // Collects those in `least .. below` and sorts them; how many there are, of which no more than CHUNK have been collected.

@@ -4,16 +4,17 @@ use std::collections::HashMap;
 
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
-    Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, ReadTarget, Rows,
-    StateDecl, StateKind, StepId, StepInputs, StepResults, WeightGroup, WeightSource, arrange,
-    check, check_arrangement,
+    Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget, Rows,
+    StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
+    arrange, check, check_arrangement,
 };
 
 use crate::cache::Cache;
 use crate::code::Code;
+use crate::collective::Place;
 use crate::driver::{DeviceMemory, Gpu, Stream};
 use crate::error::CudaError;
-use crate::program::{Program, Target, poison_check};
+use crate::program::{Program, Target, Work, poison_check};
 use crate::run::{Prepared, Runner};
 use crate::weights::Weights;
 
@@ -39,6 +40,8 @@ pub struct CudaOptions {
     pub poison: bool,
     /// Wait after every operation, so that a failure names the one that failed. Launches one by one.
     pub sync_launches: bool,
+    /// This rank's place among those of the model.
+    pub ranks: Place,
     /// Where compiled kernels are kept.
     pub cache: Cache,
 }
@@ -51,6 +54,7 @@ impl Default for CudaOptions {
             graphs: true,
             poison: false,
             sync_launches: false,
+            ranks: Place::alone(),
             cache: Cache::default(),
         }
     }
@@ -75,6 +79,8 @@ pub struct CudaBackend {
     pub(crate) blocks: usize,
     pub(crate) sequence_slots: usize,
     code: Code,
+    /// The kernels once more, with time stamps; made when they are first asked for.
+    pub(crate) stamped: Option<Code>,
     pub(crate) steps: Vec<Prepared>,
     pub(crate) runner: Runner,
 }
@@ -85,17 +91,12 @@ impl CudaBackend {
     /// # Errors
     /// If the GPU cannot be opened; the driver must be there ([`crate::probe()`] says whether).
     pub fn new(options: CudaOptions) -> Result<Self, CudaError> {
-        crate::libraries::driver()?;
-        crate::driver::initialise().map_err(|(code, text)| CudaError::Driver {
-            call: "cuInit",
-            gpu: options.gpu,
-            code,
-            text,
-        })?;
+        crate::driver::start(options.gpu)?;
         let gpu = Gpu::open(options.gpu)?;
         let stream = Stream::new(&gpu)?;
         Ok(Self {
             code: Code::new(&gpu, options.cache.clone()),
+            stamped: None,
             runner: Runner::new(stream),
             gpu,
             options,
@@ -223,6 +224,7 @@ impl Backend for CudaBackend {
                 .copied()
                 .filter(|ty| ty.can_decode())
                 .collect(),
+            launch_ahead: !self.options.poison && !self.options.sync_launches,
         }
     }
 
@@ -271,9 +273,10 @@ impl Backend for CudaBackend {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
-        if (plan.rank, plan.world_size) != (0, 1) {
+        let own = (self.options.ranks.rank(), self.options.ranks.world_size());
+        if (plan.rank, plan.world_size) != own {
             let (rank, of) = (plan.rank, plan.world_size);
-            let reason = format!("it is rank 0 of 1, not {rank} of {of}");
+            let reason = format!("it is rank {} of {}, not {rank} of {of}", own.0, own.1);
             return Err(self.unsupported(plan, reason));
         }
         check(plan)?;
@@ -293,15 +296,20 @@ impl Backend for CudaBackend {
             gpu: self.gpu.facts(),
             math: self.options.math,
             weights: &self.weights,
+            ranks: &*self.options.ranks.0,
+            poison: self.options.poison,
         };
         let program = Program::new(plan, target);
         let program = program.map_err(|reason| self.unsupported(plan, reason))?;
         let extra = self.poison_launches(plan);
         let extra = extra.map_err(|reason| self.unsupported(plan, reason))?;
-        let launches = program.ops.iter().flat_map(|op| &op.launches).chain(&extra);
+        let work = program.ops.iter().flat_map(|op| &op.work);
+        let launches = work.filter_map(Work::kernel).chain(&extra);
         let kernels = launches.map(|launch| (&launch.kernel, launch.shared));
         let loaded = self.code.load(kernels);
         loaded.map_err(|e| self.failed(e))?;
+        let met = self.options.ranks.0.connect(self.runner.stream());
+        met.map_err(|e| self.failed(e))?;
 
         self.runner.reserve(
             arrangement.arena_bytes,
@@ -309,6 +317,10 @@ impl Backend for CudaBackend {
             StepInputs::new(plan).words().len() * 4,
             result_bytes(plan),
         );
+        if plan.world_size > 1 {
+            // Whether memory has to grow differs from rank to rank; but they make theirs together.
+            self.runner.forget();
+        }
         let id = StepId(self.steps.len() as u32);
         self.steps
             .push(Prepared::new(plan.clone(), arrangement, bound, program));
@@ -318,6 +330,26 @@ impl Backend for CudaBackend {
     fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError> {
         let slot = self.enqueue(step, inputs)?;
         self.collect(slot)
+    }
+
+    fn submit(&mut self, step: StepId, inputs: &StepInputs) -> Result<Ticket, BackendError> {
+        self.enqueue(step, inputs).map(Ticket::Running)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<StepResults, BackendError> {
+        match ticket {
+            Ticket::Running(slot) => self.collect(slot),
+            Ticket::Done(results) => Ok(results),
+        }
+    }
+
+    fn profile(
+        &mut self,
+        step: StepId,
+        inputs: &StepInputs,
+        repeats: usize,
+    ) -> Result<Vec<Profile>, BackendError> {
+        self.profile_step(step, inputs, repeats)
     }
 
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {

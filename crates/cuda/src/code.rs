@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cache::Cache;
 use crate::compile;
-use crate::driver::{Function, Gpu, Module};
+use crate::driver::{Function, Gpu, Module, write_pointer};
 use crate::error::CudaError;
 use crate::kernels::{Kernel, Unit};
 
@@ -90,6 +90,16 @@ impl Code {
         });
         all.sort_by_key(|(i, _)| *i);
         all.into_iter().map(|(_, cubin)| cubin).collect()
+    }
+
+    /// Points the variable `name` of every loaded unit that has it to an address.
+    pub(crate) fn point(&self, name: &str, address: u64) -> Result<(), CudaError> {
+        for module in self.modules.values() {
+            if let Some(variable) = module.global(name)? {
+                write_pointer(&self.gpu, variable, address)?;
+            }
+        }
+        Ok(())
     }
 
     /// A kernel that was loaded.

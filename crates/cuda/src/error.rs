@@ -72,4 +72,12 @@ pub enum CudaError {
         /// What the driver says.
         text: String,
     },
+    /// Ranks cannot meet on these GPUs.
+    #[error("ranks on GPUs {gpus:?} cannot meet: {reason}")]
+    Ranks {
+        /// Ordinal of each rank's GPU.
+        gpus: Vec<usize>,
+        /// Why.
+        reason: String,
+    },
 }

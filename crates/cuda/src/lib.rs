@@ -16,19 +16,24 @@
 mod backend;
 pub mod cache;
 mod code;
+mod collective;
 pub mod compile;
 mod driver;
 mod error;
 pub mod kernels;
 mod layout;
 pub mod libraries;
+mod machine;
 pub mod probe;
 mod program;
 mod run;
+mod stamps;
 mod weights;
 
 pub use backend::{CudaBackend, CudaOptions, Math};
+pub use collective::{GpuGroup, MAX_RANKS, Place, Transport};
 pub use driver::GpuFacts;
 pub use error::CudaError;
-pub use weights::Loaded;
+pub use machine::read_bandwidth;
 pub use probe::{GpuInfo, ProbeError, probe};
+pub use weights::Loaded;

@@ -60,8 +60,11 @@ pub fn folders() -> Vec<PathBuf> {
     found
 }
 
+/// NVIDIA's collectives.
+const NCCL: &[&str] = &["libnccl.so.2", "libnccl.so"];
+
 /// Opens the first of `names` that there is, for good.
-fn open(names: &[&str]) -> bool {
+fn open(names: &[&str]) -> Option<&'static Library> {
     let preferred = PREFERRED.lock().unwrap_or_else(|e| e.into_inner()).clone();
     let by_path = |folders: Vec<PathBuf>| {
         folders
@@ -78,11 +81,21 @@ fn open(names: &[&str]) -> bool {
         // SAFETY: these are NVIDIA's libraries (or the emulator that a test names), whose initialisers may run at any time.
         if let Ok(library) = unsafe { Library::new(&candidate) } {
             // Open for the life of the process: functions of it are kept in statics.
-            std::mem::forget(library);
-            return true;
+            return Some(Box::leak(Box::new(library)));
         }
     }
-    false
+    None
+}
+
+/// Opens NCCL.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn nccl() -> Result<&'static Library, CudaError> {
+    open(NCCL).ok_or_else(|| CudaError::Library {
+        library: "NCCL (libnccl.so.2)",
+        hint: "install the package libnccl2 of your distribution, or `pip install nvidia-nccl-cu13` and name its lib folder".into(),
+    })
 }
 
 /// Opens the driver.
@@ -91,7 +104,7 @@ fn open(names: &[&str]) -> bool {
 /// If there is none, or cudarc would not find it.
 pub fn driver() -> Result<(), CudaError> {
     // SAFETY: it only tries to open the library.
-    if open(DRIVER) && unsafe { cudarc::driver::sys::is_culib_present() } {
+    if open(DRIVER).is_some() && unsafe { cudarc::driver::sys::is_culib_present() } {
         return Ok(());
     }
     Err(CudaError::Library {
@@ -106,7 +119,7 @@ pub fn driver() -> Result<(), CudaError> {
 /// As [`driver`].
 pub fn nvrtc() -> Result<(), CudaError> {
     // SAFETY: it only tries to open the library.
-    if open(NVRTC) && unsafe { cudarc::nvrtc::sys::is_culib_present() } {
+    if open(NVRTC).is_some() && unsafe { cudarc::nvrtc::sys::is_culib_present() } {
         return Ok(());
     }
     Err(CudaError::Library {

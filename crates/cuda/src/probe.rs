@@ -79,7 +79,7 @@ pub enum ProbeError {
     Driver(crate::CudaError),
 }
 
-/// All GPUs that the driver shows, in its order (`CUDA_VISIBLE_DEVICES` applies). The compiler is not looked for: a warm cache or
+/// All GPUs that the driver shows and that are new enough, in its order (`CUDA_VISIBLE_DEVICES` applies). The compiler is not looked for: a warm cache or
 /// prebuilt kernels do without.
 ///
 /// # Errors
@@ -101,7 +101,12 @@ pub fn probe() -> Result<Vec<GpuInfo>, ProbeError> {
     if count == 0 {
         return Err(ProbeError::NoGpu { code, text });
     }
-    (0..count).map(info).collect()
+    // One that is too old beside one that is not is no obstacle.
+    let (found, refused): (Vec<_>, Vec<_>) = (0..count).map(info).partition(Result::is_ok);
+    match refused.into_iter().find_map(Result::err) {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found.into_iter().flatten().collect()),
+    }
 }
 
 fn info(ordinal: usize) -> Result<GpuInfo, ProbeError> {

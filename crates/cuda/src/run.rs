@@ -4,24 +4,28 @@
 //! pinned memory, an event is recorded. Two slots of pinned memory take turns, so that a step can be put behind one that still runs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use glim_plan::backend::MAX_IN_FLIGHT;
 use glim_plan::{
     Arrangement, BackendError, BufferDecl, BufferId, BufferKind, InputKind, LiveBounds, LiveStep,
     Op, Plan, StepId, StepInputs, StepResults,
 };
 
 use crate::backend::{CudaBackend, result_bytes, rows_param};
+use crate::code::Code;
 use crate::driver::{
     Config, DeviceMemory, Event, Function, Gpu, Graph, Param, Pinned, Stream, launch,
 };
 use crate::error::CudaError;
-use crate::program::{Arg, Launch, Program, poison_check, poison_word};
+use crate::kernels::Kernel;
+use crate::program::{Arg, Launch, Library, LibraryCall, Program, Work, poison_check, poison_word};
 
 /// Bytes of `Fault`.
 const FAULT_BYTES: usize = 16;
 
-/// Steps that can be in the stream at a time.
-const SLOTS: usize = 2;
+/// Steps that can be in the stream at a time: those that were handed over, and one that is run behind them.
+const SLOTS: usize = MAX_IN_FLIGHT + 1;
 
 /// Codes of `Fault`, as in `kernels/include/common.cuh`.
 mod fault {
@@ -47,12 +51,38 @@ pub(crate) struct Prepared {
     graph: Option<Graph>,
 }
 
-/// A launch with all its arguments.
+/// Work with all its arguments.
 #[derive(Debug)]
-struct Ready {
-    function: Function,
-    config: Config,
-    params: Vec<Param>,
+enum Ready {
+    Kernel {
+        function: Function,
+        config: Config,
+        params: Vec<Param>,
+    },
+    Library {
+        call: Arc<dyn LibraryCall>,
+        addresses: Vec<u64>,
+    },
+}
+
+impl Ready {
+    /// Puts it into the stream. `may_overlap`: a kernel may begin before its predecessor has ended, if it is made for that.
+    fn put(&self, may_overlap: bool, stream: &Stream) -> Result<(), CudaError> {
+        match self {
+            Self::Kernel {
+                function,
+                config,
+                params,
+            } => {
+                let config = Config {
+                    dependent: config.dependent && may_overlap,
+                    ..*config
+                };
+                launch(function, config, params, stream)
+            }
+            Self::Library { call, addresses } => call.enqueue(addresses, stream),
+        }
+    }
 }
 
 impl Prepared {
@@ -73,9 +103,24 @@ impl Prepared {
         }
     }
 
-    /// Kernels that a step launches.
-    pub(crate) fn launches(&self) -> usize {
-        self.program.ops.iter().map(|op| op.launches.len()).sum()
+    /// The grid of each launch, by operation.
+    pub(crate) fn grids(&self) -> Vec<Vec<[u32; 3]>> {
+        let ops = self.program.ops.iter();
+        ops.map(|op| {
+            op.work
+                .iter()
+                .filter_map(Work::kernel)
+                .map(|l| l.grid)
+                .collect()
+        })
+        .collect()
+    }
+
+    /// A form of each kernel, with the shared memory that its launch has.
+    pub(crate) fn kernels(&self, form: impl Fn(&Kernel) -> Kernel) -> Vec<(Kernel, u32)> {
+        let work = self.program.ops.iter().flat_map(|op| &op.work);
+        let launches = work.filter_map(Work::kernel);
+        launches.map(|l| (form(&l.kernel), l.shared)).collect()
     }
 }
 
@@ -134,6 +179,11 @@ impl Runner {
                 self.memory = None;
             }
         }
+    }
+
+    /// Has all memory made again, and with it all that holds its addresses.
+    pub(crate) fn forget(&mut self) {
+        self.memory = None;
     }
 
     pub(crate) fn read_arena(&self, offset: usize, bytes: usize) -> Result<Vec<u8>, CudaError> {
@@ -202,15 +252,15 @@ impl Places<'_> {
                 let plan = &self.prepared.plan;
                 let buffer = plan.buffer(id);
                 let capacity = buffer.shape.first().copied().unwrap_or(1);
-                Param(rows_param(plan, buffer.rows, capacity, |kind| {
-                    self.input(kind)
-                }))
+                let words = rows_param(plan, buffer.rows, capacity, |kind| self.input(kind));
+                Param::structure(&words)
             }
             Arg::Scratch(offset) => Param::u64(self.memory.scratch.address() + offset as u64),
             Arg::Fault => Param::u64(self.memory.fault.address()),
             Arg::OpIndex => Param::u32(op as u32),
+            Arg::Struct(index) => Param::structure(&self.fields(index)),
             Arg::Null => Param::u64(0),
-            Arg::Address(at) | Arg::U64(at) => Param::u64(at),
+            Arg::U64(at) => Param::u64(at),
             Arg::I32(v) => Param::u32(v as u32),
             Arg::U32(v) => Param::u32(v),
             Arg::F32(v) => Param::u32(v.to_bits()),
@@ -218,52 +268,156 @@ impl Places<'_> {
     }
 }
 
-/// A step that is on its way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct InFlight {
-    slot: usize,
-}
-
-impl CudaBackend {
-    /// Fills in addresses wherever memory or plans are new.
-    fn make_ready(&mut self, step: usize) -> Result<(), CudaError> {
-        if self.runner.memory.is_none() {
-            self.runner.stream.synchronise()?;
-            self.runner.allocate(&self.gpu)?;
-            for prepared in &mut self.steps {
-                prepared.ready = None;
-                prepared.graph = None;
-            }
-        }
-        if self.steps[step].ready.is_some() {
-            return Ok(());
-        }
-        let Some(memory) = &self.runner.memory else {
-            return Ok(());
-        };
-        let prepared = &self.steps[step];
-        let places = Places { prepared, memory };
-        let ops = prepared.program.ops.iter().enumerate();
-        let ready = ops.map(|(i, op)| {
-            let launches = op.launches.iter();
-            launches.map(|l| self.ready(l, i, &places)).collect()
-        });
-        let ready: Vec<Vec<Ready>> = ready.collect::<Result<_, CudaError>>()?;
-        self.steps[step].ready = Some(ready);
-        Ok(())
-    }
-
-    fn ready(&self, l: &Launch, op: usize, places: &Places<'_>) -> Result<Ready, CudaError> {
-        Ok(Ready {
-            function: self.code().function(&l.kernel)?.clone(),
+impl Places<'_> {
+    /// A launch with its addresses.
+    fn ready(
+        &self,
+        code: &Code,
+        kernel: &Kernel,
+        l: &Launch,
+        op: usize,
+    ) -> Result<Ready, CudaError> {
+        Ok(Ready::Kernel {
+            function: code.function(kernel)?.clone(),
             config: Config {
                 grid: l.grid,
                 threads: l.threads,
                 shared: l.shared,
                 dependent: l.dependent,
             },
-            params: l.args.iter().map(|arg| places.param(*arg, op)).collect(),
+            params: l.args.iter().map(|arg| self.param(*arg, op)).collect(),
         })
+    }
+
+    /// The words of a struct by value: fields of eight bytes, and pairs of fields of four.
+    fn fields(&self, index: usize) -> Vec<u64> {
+        let mut words = Vec::new();
+        let mut half = None;
+        for field in &self.prepared.program.structures[index] {
+            let value = self.param(*field, 0).scalar();
+            match (field.is_wide(), half.take()) {
+                (true, None) => words.push(value),
+                (false, None) => half = Some(value),
+                (false, Some(low)) => words.push(low | value << 32),
+                // C pads here.
+                (true, Some(low)) => words.extend([low, value]),
+            }
+        }
+        words.extend(half);
+        words
+    }
+
+    /// All launches of the step, by operation; `variant` says which form of each kernel.
+    fn program(
+        &self,
+        code: &Code,
+        variant: impl Fn(&Kernel) -> Kernel,
+    ) -> Result<Vec<Vec<Ready>>, CudaError> {
+        let ops = self.prepared.program.ops.iter().enumerate();
+        let ready = ops.map(|(i, op)| {
+            let work = op.work.iter();
+            work.map(|work| match work {
+                Work::Kernel(l) => self.ready(code, &variant(&l.kernel), l, i),
+                Work::Library(Library { call, addresses }) => Ok(Ready::Library {
+                    call: Arc::clone(call),
+                    addresses: addresses
+                        .iter()
+                        .map(|arg| self.param(*arg, i).scalar())
+                        .collect(),
+                }),
+            })
+            .collect()
+        });
+        ready.collect()
+    }
+}
+
+/// Captures launches as a graph.
+fn capture(ready: &[Vec<Ready>], stream: &Stream) -> Result<Graph, CudaError> {
+    let mut first = true;
+    Graph::capture(stream, || {
+        for r in ready.iter().flatten() {
+            // The first kernel has no kernel before it in the graph.
+            r.put(!std::mem::take(&mut first), stream)?;
+        }
+        Ok(())
+    })
+}
+
+/// Runs a step with another form of its kernels, between two events; its inputs are in the stream already.
+pub(crate) fn launch_step(
+    prepared: &Prepared,
+    runner: &Runner,
+    code: &Code,
+    form: impl Fn(&Kernel) -> Kernel,
+    graph: bool,
+    [begin, end]: [&Event; 2],
+) -> Result<(), CudaError> {
+    let Some(memory) = &runner.memory else {
+        return Ok(());
+    };
+    let ready = Places { prepared, memory }.program(code, form)?;
+    let stream = &runner.stream;
+    if graph {
+        let graph = capture(&ready, stream)?;
+        begin.record(stream)?;
+        graph.launch(stream)?;
+        end.record(stream)?;
+        // It must not go before it has run.
+        return stream.synchronise();
+    }
+    begin.record(stream)?;
+    for r in ready.iter().flatten() {
+        r.put(false, stream)?;
+    }
+    end.record(stream)
+}
+
+impl CudaBackend {
+    /// Makes what a step lacks: memory, addresses, its graph. All ranks make theirs together, while none has a kernel that waits: the
+    /// driver may have to wait until the GPU is idle, and another rank's kernel there would wait for this one.
+    fn make_ready(&mut self, step: usize) -> Result<(), BackendError> {
+        let prepared = &self.steps[step];
+        let has_form = prepared.graph.is_some() || !self.captures();
+        if self.runner.memory.is_some() && prepared.ready.is_some() && has_form {
+            return Ok(());
+        }
+        let idle = self.runner.stream.synchronise();
+        idle.map_err(|e| self.failed(e))?;
+        self.assemble(step)?;
+        let made = self.make(step);
+        made.map_err(|e| self.failed(e))?;
+        self.assemble(step)
+    }
+
+    fn assemble(&self, step: usize) -> Result<(), BackendError> {
+        let met = self.options.ranks.0.assemble();
+        met.map_err(|failure| failure.in_plan(&self.steps[step].plan))
+    }
+
+    fn make(&mut self, step: usize) -> Result<(), CudaError> {
+        if self.runner.memory.is_none() {
+            self.runner.allocate(&self.gpu)?;
+            for prepared in &mut self.steps {
+                prepared.ready = None;
+                prepared.graph = None;
+            }
+        }
+        let Some(memory) = &self.runner.memory else {
+            return Ok(());
+        };
+        if self.steps[step].ready.is_none() {
+            let prepared = &self.steps[step];
+            let places = Places { prepared, memory };
+            let ready = places.program(self.code(), |kernel| kernel.clone())?;
+            self.steps[step].ready = Some(ready);
+        }
+        if self.captures() && self.steps[step].graph.is_none() {
+            let ready = self.steps[step].ready.as_deref().unwrap_or_default();
+            let graph = capture(ready, &self.runner.stream)?;
+            self.steps[step].graph = Some(graph);
+        }
+        Ok(())
     }
 
     /// Whether steps run as captured graphs.
@@ -271,12 +425,29 @@ impl CudaBackend {
         self.options.graphs && !self.options.poison && !self.options.sync_launches
     }
 
-    /// Puts a step into the stream.
+    /// Puts a step into the stream; the number of its slot.
     pub(crate) fn enqueue(
         &mut self,
         step: StepId,
         inputs: &StepInputs,
-    ) -> Result<InFlight, BackendError> {
+    ) -> Result<u64, BackendError> {
+        let (index, slot) = self.begin(step, inputs)?;
+        if self.captures() {
+            self.replay(index).map_err(|e| self.failed(e))?;
+        } else {
+            self.eager(index)?;
+        }
+        let copied = self.copy_results(index, slot);
+        copied.map_err(|e| self.failed(e))?;
+        Ok(slot as u64)
+    }
+
+    /// Checks a step's inputs and puts their copy into the stream; the step's index, and the slot that it has.
+    pub(crate) fn begin(
+        &mut self,
+        step: StepId,
+        inputs: &StepInputs,
+    ) -> Result<(usize, usize), BackendError> {
         let index = step.0 as usize;
         if index >= self.steps.len() {
             return Err(BackendError::Missing {
@@ -286,28 +457,23 @@ impl CudaBackend {
                 action: "prepared",
             });
         }
+        let ranks = &self.options.ranks.0;
+        if let Some(failure) = ranks.failure() {
+            return Err(failure.in_plan(&self.steps[index].plan));
+        }
+        ranks.begin(0);
         self.steps[index].inputs.copy_from(inputs)?;
         let bounds = LiveBounds {
             blocks: self.blocks,
             sequence_slots: self.sequence_slots,
         };
         LiveStep::read(&self.steps[index].plan, &self.steps[index].inputs, bounds)?;
-        let device = self.name();
-        let failed = |error: CudaError| BackendError::Device {
-            device: device.clone(),
-            reason: error.to_string(),
-        };
-        self.make_ready(index).map_err(failed)?;
+        self.make_ready(index)?;
         let slot = self.runner.next;
         self.runner.next = (slot + 1) % SLOTS;
-        self.copy_inputs(index, slot).map_err(failed)?;
-        if self.captures() {
-            self.replay(index).map_err(failed)?;
-        } else {
-            self.eager(index)?;
-        }
-        self.copy_results(index, slot).map_err(failed)?;
-        Ok(InFlight { slot })
+        let copied = self.copy_inputs(index, slot);
+        copied.map_err(|e| self.failed(e))?;
+        Ok((index, slot))
     }
 
     fn copy_inputs(&mut self, index: usize, slot: usize) -> Result<(), CudaError> {
@@ -341,29 +507,10 @@ impl CudaBackend {
         slot.done.record(stream)
     }
 
-    /// Replays the step's graph, which is captured at its first run.
+    /// Replays the step's graph.
     fn replay(&mut self, index: usize) -> Result<(), CudaError> {
-        let stream = &self.runner.stream;
-        let prepared = &mut self.steps[index];
-        if prepared.graph.is_none() {
-            let ready = prepared.ready.as_deref().unwrap_or_default();
-            let mut first = true;
-            let graph = Graph::capture(stream, || {
-                for r in ready.iter().flatten() {
-                    // The first kernel has no kernel before it in the graph.
-                    let dependent = r.config.dependent && !std::mem::take(&mut first);
-                    let config = Config {
-                        dependent,
-                        ..r.config
-                    };
-                    launch(&r.function, config, &r.params, stream)?;
-                }
-                Ok(())
-            })?;
-            prepared.graph = Some(graph);
-        }
-        match &prepared.graph {
-            Some(graph) => graph.launch(stream),
+        match &self.steps[index].graph {
+            Some(graph) => graph.launch(&self.runner.stream),
             None => Ok(()),
         }
     }
@@ -382,16 +529,13 @@ impl CudaBackend {
                     prepared.plan.name
                 ),
             };
+            self.options.ranks.0.begin(i);
             let parts = node.op.parts();
             if self.options.poison {
                 self.fill_outputs(prepared, parts).map_err(during)?;
             }
             for r in launches {
-                let config = Config {
-                    dependent: false,
-                    ..r.config
-                };
-                launch(&r.function, config, &r.params, &self.runner.stream).map_err(during)?;
+                r.put(false, &self.runner.stream).map_err(during)?;
             }
             if self.options.poison || self.options.sync_launches {
                 self.runner.stream.synchronise().map_err(during)?;
@@ -444,8 +588,8 @@ impl CudaBackend {
                         reason,
                     })
                     .and_then(|l| {
-                        let r = self.ready(&l, index, &places)?;
-                        launch(&r.function, r.config, &r.params, &self.runner.stream)?;
+                        let r = places.ready(self.code(), &l.kernel, &l, index)?;
+                        r.put(true, &self.runner.stream)?;
                         self.read_fault()
                     });
                 let [code, _, row, element] = checked.map_err(|e| self.failed(e))?;
@@ -468,7 +612,8 @@ impl CudaBackend {
         let mut bytes = [0u8; FAULT_BYTES];
         self.runner.stream.synchronise()?;
         if let Some(memory) = &self.runner.memory {
-            memory.fault.read(0, &mut bytes)?;
+            // Nothing of this rank runs any more; another one on this GPU may.
+            memory.fault.peek(0, &mut bytes)?;
         }
         Ok(words(&bytes))
     }
@@ -477,7 +622,8 @@ impl CudaBackend {
         let Some(memory) = &self.runner.memory else {
             return Ok(());
         };
-        let cleared = memory.fault.write(0, &[0; FAULT_BYTES]);
+        // In the stream, and not for the whole GPU: a kernel of another rank on it may wait for this one.
+        let cleared = memory.fault.fill(0, &self.runner.stream);
         cleared.map_err(|e| self.failed(e))
     }
 
@@ -500,6 +646,9 @@ impl CudaBackend {
             fault::POSITION => "chosen position",
             fault::EXPERT => "expert",
             fault::DEADLINE => {
+                if let Some(failure) = self.options.ranks.0.failure() {
+                    return failure.in_plan(plan);
+                }
                 return BackendError::Device {
                     device: self.name(),
                     reason: format!(
@@ -525,11 +674,19 @@ impl CudaBackend {
     }
 
     /// Waits for a step, and gives its results.
-    pub(crate) fn collect(&mut self, flight: InFlight) -> Result<StepResults, BackendError> {
+    pub(crate) fn collect(&mut self, slot: u64) -> Result<StepResults, BackendError> {
         let Some(memory) = &self.runner.memory else {
             return Ok(StepResults::default());
         };
-        let slot = &memory.slots[flight.slot];
+        let index = usize::try_from(slot).unwrap_or(usize::MAX);
+        let Some(slot) = memory.slots.get(index) else {
+            return Err(BackendError::Missing {
+                plan: "of this call".into(),
+                what: "ticket",
+                name: slot.to_string(),
+                action: "handed out",
+            });
+        };
         let prepared = &self.steps[slot.step.0 as usize];
         slot.done.wait().map_err(|error| BackendError::Device {
             device: self.name(),
@@ -538,6 +695,10 @@ impl CudaBackend {
                 prepared.plan.name
             ),
         })?;
+        // Also without a fault of its own: what a rank got from one that had given up is worth nothing.
+        if let Some(failure) = self.options.ranks.0.failure() {
+            return Err(failure.in_plan(&prepared.plan));
+        }
         let bytes = slot.results.bytes();
         let fault = words(&bytes[..FAULT_BYTES]);
         if fault[0] != 0 {

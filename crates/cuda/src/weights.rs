@@ -218,8 +218,11 @@ impl Upload {
             let bytes = first * ty.block_bytes()..(first + count) * ty.block_bytes();
             let parts = rearrange_parts(ty, &stored[bytes], in_part, buffer, self.threads);
             for (at, part_first, part_count) in parts {
-                for Piece { at: to_at, from, len } in
-                    pieces(ty, blocks, first + part_first, part_count)
+                for Piece {
+                    at: to_at,
+                    from,
+                    len,
+                } in pieces(ty, blocks, first + part_first, part_count)
                 {
                     to.write_async(to_at, buffer, at + from, len, &self.stream)?;
                 }

@@ -48,7 +48,8 @@ impl Budget {
         geometry: CacheGeometry,
         wanted: Wanted,
     ) -> Result<Vec<Self>, EngineError> {
-        let fixed = (0..inventory.world_size()).map(|rank| {
+        let ranks = plans.first().map_or(0, |(_, plans)| plans.len());
+        let fixed = (0..ranks).map(|rank| {
             let own: Vec<&Plan> = plans.iter().map(|(_, plans)| &plans[rank]).collect();
             let arenas = own.iter().map(|p| arrange(p).arena_bytes as u64);
             (weight_bytes(&own), arenas.max().unwrap_or(0))

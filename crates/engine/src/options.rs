@@ -1,12 +1,12 @@
 //! How an engine is set up, and what follows from it before anything is loaded.
 
 use glim_model::Inventory;
-use glim_plan::{CacheGeometry, Caps, StepKind, arrange};
+use glim_plan::{CacheGeometry, Caps, Cost, Load, StepKind, arrange, plan_cost};
 
-use crate::buckets::{DECODE_BUCKETS, PREFILL_BUCKETS, buckets_for};
+use crate::buckets::{DECODE_BUCKETS, PREFILL_BUCKETS, bucket_for, buckets_for};
 use crate::budget::{Budget, Wanted, largest, largest_context};
 use crate::error::EngineError;
-use crate::steps::{Key, RankPlans, Steps, largest_plan};
+use crate::steps::{Head, Key, RankPlans, StepRequest, Steps, largest_plan};
 
 /// Sequences of one prefill step.
 pub(crate) const MAX_PREFILL_SEQS: usize = 8;
@@ -32,6 +32,9 @@ pub struct EngineOptions {
     pub max_queue: Option<usize>,
     /// Keep a log of what happens to reusable blocks, for [`crate::Engine::take_kv_events`].
     pub kv_events: bool,
+    /// Of a model that is cut over ranks, run this one by itself, whose backend stands in for the others at collectives. It is for
+    /// measuring a rank; its tokens mean nothing.
+    pub lone_rank: Option<usize>,
 }
 
 impl EngineOptions {
@@ -51,6 +54,7 @@ impl Default for EngineOptions {
             prefix_cache: true,
             max_queue: None,
             kv_events: false,
+            lone_rank: None,
         }
     }
 }
@@ -111,7 +115,12 @@ impl EnginePlan {
             .iter()
             .map(|rows| StepKind::Decode { rows: *rows });
         let kinds: Vec<StepKind> = prefill.chain(decode).collect();
-        let plans = Steps::plans(&inventory, caps, geometry, &kinds, max_num_seqs)?;
+        let emit = StepRequest {
+            geometry,
+            sequence_slots: max_num_seqs,
+            lone_rank: options.lone_rank,
+        };
+        let plans = Steps::plans(&inventory, caps, &kinds, emit)?;
         let wanted = Wanted {
             max_num_seqs,
             cache_tokens: options.cache_tokens,
@@ -162,6 +171,22 @@ impl EnginePlan {
         };
         let config = self.inventory.config();
         largest_context(config, weights, memory, (block_size, slots), arena)
+    }
+
+    /// What a decode step of `rows` rows after `context` tokens must move and do, on each rank; `None` if there is no such step.
+    pub fn decode_cost(&self, rows: usize, context: usize) -> Option<Vec<Cost>> {
+        let kind = StepKind::Decode {
+            rows: bucket_for(&self.decode_buckets, rows),
+        };
+        let load = Load {
+            rows,
+            outputs: rows,
+            sequences: rows,
+            context: context + 1,
+        };
+        let mut plans = self.plans.iter();
+        let (_, plans) = plans.find(|(key, _)| *key == (kind, Head::Tokens))?;
+        Some(plans.iter().map(|plan| plan_cost(plan, &load)).collect())
     }
 
     /// Longest sequence, in tokens.

@@ -4,7 +4,11 @@
 //! panics or stalls ends the step for all with one error, and the ranks are of no more use then: a new engine makes new ones. The
 //! wait for them has an end in any case: a collective gives up after the group's deadline, and so does the engine after a rank
 //! that is in none.
+//!
+//! A step can be handed over and waited for later ([`Ranks::submit`]). Ranks on threads say nothing when they take it: what became of it,
+//! a failure too, is said when it is waited for.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use glim_plan::collective::{Group, RankFault};
 use glim_plan::{
-    Backend, BackendError, BufferId, Caps, Plan, ReadTarget, StateDecl, StepId, StepInputs,
-    StepResults, WeightGroup, WeightSource,
+    Backend, BackendError, BufferId, Caps, Plan, Profile, ReadTarget, StateDecl, StepId,
+    StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
 };
 
 /// What the names of the ranks' threads begin with.
@@ -106,6 +110,59 @@ impl Ranks {
             Self::Many(many) => many.run(step, plan, inputs),
         }
     }
+
+    /// Runs a step `repeats` times on every rank, and watches its operations; the profiles of each rank. `plan` is rank 0's.
+    pub(crate) fn profile(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, BackendError> {
+        match self {
+            Self::One(backend) => Ok(vec![backend.profile(step, inputs, repeats)?]),
+            Self::Many(many) => many.profile(step, plan, inputs, repeats),
+        }
+    }
+
+    /// Hands a step over to every rank. `plan` is rank 0's.
+    pub(crate) fn submit(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+    ) -> Result<RankTicket, BackendError> {
+        match self {
+            Self::One(backend) => backend.submit(step, inputs).map(RankTicket::One),
+            Self::Many(many) => many.submit(step, plan, inputs),
+        }
+    }
+
+    /// The results of each rank for a step that was handed over. `plan` is rank 0's.
+    pub(crate) fn wait(
+        &mut self,
+        ticket: RankTicket,
+        plan: &Plan,
+    ) -> Result<Vec<StepResults>, BackendError> {
+        match (self, ticket) {
+            (Self::One(backend), RankTicket::One(ticket)) => Ok(vec![backend.wait(ticket)?]),
+            (Self::Many(many), RankTicket::Many) => many.ask(plan, || Job::Wait, results),
+            // A ticket of other ranks: there is no way to have one.
+            (ranks, _) => Err(BackendError::Unsupported {
+                backend: ranks.caps().name,
+                plan: plan.name.clone(),
+                reason: "the ticket is not of these ranks".into(),
+            }),
+        }
+    }
+}
+
+/// A step that every rank was handed over. Waited for in the order of submission.
+#[derive(Debug)]
+pub(crate) enum RankTicket {
+    One(Ticket),
+    /// Each rank keeps its own.
+    Many,
 }
 
 /// What state every rank allocates.
@@ -135,6 +192,11 @@ fn load(
 enum Job {
     Prepare(Box<Plan>),
     Run(StepId, Arc<StepInputs>),
+    Profile(StepId, Arc<StepInputs>, usize),
+    /// Gets no reply.
+    Submit(StepId, Arc<StepInputs>),
+    /// For the first of those that were submitted and not waited for.
+    Wait,
     Read(Target),
 }
 
@@ -169,9 +231,20 @@ impl Target {
 enum Reply {
     Prepared(StepId),
     Ran(StepResults),
+    Profiled(Vec<Profile>),
+    /// Kept by the rank's thread.
+    Submitted(Ticket),
     Bytes(Vec<u8>),
     /// With the rank's own error, if it has one.
     Failed(Option<BackendError>),
+}
+
+/// What a step gave, if that is what was replied.
+fn results(reply: Reply) -> Option<StepResults> {
+    match reply {
+        Reply::Ran(results) => Some(results),
+        _ => None,
+    }
 }
 
 /// Several ranks, each on a thread that owns its backend.
@@ -238,15 +311,56 @@ impl Many {
         if self.group.failure().is_some() {
             return Err(self.failure(plan));
         }
+        self.ask(plan, || Job::Run(step, Arc::clone(inputs)), results)
+    }
+
+    fn profile(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, BackendError> {
+        if self.group.failure().is_some() {
+            return Err(self.failure(plan));
+        }
+        let job = || Job::Profile(step, Arc::clone(inputs), repeats);
+        self.ask(plan, job, |reply| match reply {
+            Reply::Profiled(profiles) => Some(profiles),
+            _ => None,
+        })
+    }
+
+    fn submit(
+        &mut self,
+        step: StepId,
+        plan: &Plan,
+        inputs: &Arc<StepInputs>,
+    ) -> Result<RankTicket, BackendError> {
+        if self.group.failure().is_some() {
+            return Err(self.failure(plan));
+        }
         for jobs in &self.jobs {
-            let _ = jobs.send(Job::Run(step, Arc::clone(inputs)));
+            // A thread that is gone is found when the step is waited for.
+            let _ = jobs.send(Job::Submit(step, Arc::clone(inputs)));
+        }
+        Ok(RankTicket::Many)
+    }
+
+    /// Gives every rank a job; what each replies, in the order of ranks.
+    fn ask<T>(
+        &mut self,
+        plan: &Plan,
+        job: impl Fn() -> Job,
+        of_reply: impl Fn(Reply) -> Option<T>,
+    ) -> Result<Vec<T>, BackendError> {
+        for jobs in &self.jobs {
+            let _ = jobs.send(job());
         }
         let mut replies = self.gather(plan)?;
         replies.sort_by_key(|(rank, _)| *rank);
-        let results = replies.into_iter().map(|(_, reply)| match reply {
-            Reply::Ran(results) => Ok(results),
-            _ => Err(self.failure(plan)),
-        });
+        let results = replies.into_iter();
+        let results = results.map(|(_, reply)| of_reply(reply).ok_or_else(|| self.failure(plan)));
         results.collect()
     }
 
@@ -377,10 +491,23 @@ fn serve(
     jobs: &Receiver<Job>,
     replies: &Sender<(usize, Reply)>,
 ) {
+    // Steps that were submitted, or why one could not be: `None` for a panic.
+    let mut submitted: VecDeque<Result<Ticket, Option<BackendError>>> = VecDeque::new();
     for job in jobs {
+        let is_submit = matches!(job, Job::Submit(..));
         let done = catch_unwind(AssertUnwindSafe(|| match job {
             Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
             Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
+            Job::Profile(step, inputs, repeats) => {
+                let profiles = backend.profile(step, &inputs, repeats);
+                profiles.map(Reply::Profiled)
+            }
+            Job::Submit(step, inputs) => backend.submit(step, &inputs).map(Reply::Submitted),
+            Job::Wait => match submitted.pop_front() {
+                Some(Ok(ticket)) => backend.wait(ticket).map(Reply::Ran),
+                Some(Err(error)) => Ok(Reply::Failed(error)),
+                None => Ok(Reply::Failed(None)),
+            },
             // A question that has no answer is no failure of the rank.
             Job::Read(target) => Ok(match target.read(&*backend) {
                 Ok(bytes) => Reply::Bytes(bytes),
@@ -401,6 +528,14 @@ fn serve(
                 Reply::Failed(None)
             }
         };
+        if is_submit {
+            submitted.push_back(match reply {
+                Reply::Submitted(ticket) => Ok(ticket),
+                Reply::Failed(error) => Err(error),
+                _ => Err(None),
+            });
+            continue;
+        }
         if replies.send((rank, reply)).is_err() {
             return;
         }

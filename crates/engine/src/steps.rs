@@ -6,13 +6,13 @@ use std::sync::Arc;
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
 use glim_plan::sample::{SampleParams, is_shortlistable};
 use glim_plan::{
-    CacheGeometry, Caps, GgmlType, InputKind, Plan, StepId, StepInputs, StepKind, StepResults,
-    check_ranks, check_states, fuse,
+    CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId, StepInputs, StepKind,
+    StepResults, check_ranks, check_states, fuse,
 };
 use glim_text::TokenId;
 
 use crate::error::EngineError;
-use crate::ranks::Ranks;
+use crate::ranks::{RankTicket, Ranks};
 use crate::sequence::Sequence;
 
 /// A token that the backend has carried from the sequence's last step.
@@ -22,6 +22,8 @@ pub(crate) const CARRIED: TokenId = TokenId(u32::MAX);
 pub(crate) struct BatchRow<'a> {
     pub(crate) tokens: &'a [TokenId],
     pub(crate) sequence: &'a Sequence,
+    /// Tokens of the sequence that a step computes which is under way: they come before these.
+    pub(crate) under_way: usize,
     /// Slot of carries.
     pub(crate) slot: usize,
     /// How the token after the last row is drawn; `None`: it is not.
@@ -92,11 +94,8 @@ impl Prepared {
         ranks: &mut Ranks,
         batch: &[BatchRow<'_>],
     ) -> Result<StepResults, EngineError> {
-        let results = self.run_ranks(ranks, batch)?.into_iter().next();
-        results.ok_or_else(|| EngineError::NoResult {
-            plan: self.plan.name.clone(),
-            name: "rank".into(),
-        })
+        let results = self.run_ranks(ranks, batch)?;
+        self.first(results)
     }
 
     /// The same with each rank's results: tapped temporaries differ.
@@ -105,10 +104,55 @@ impl Prepared {
         ranks: &mut Ranks,
         batch: &[BatchRow<'_>],
     ) -> Result<Vec<StepResults>, EngineError> {
+        self.write(batch)?;
+        Ok(ranks.run(self.id, &self.plan, &self.inputs)?)
+    }
+
+    /// Writes a batch into the inputs and runs it `repeats` times, watched; the profiles of each rank.
+    pub(crate) fn profile(
+        &mut self,
+        ranks: &mut Ranks,
+        batch: &[BatchRow<'_>],
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, EngineError> {
+        self.write(batch)?;
+        Ok(ranks.profile(self.id, &self.plan, &self.inputs, repeats)?)
+    }
+
+    /// Writes a batch into the inputs and hands the step over.
+    pub(crate) fn submit(
+        &mut self,
+        ranks: &mut Ranks,
+        batch: &[BatchRow<'_>],
+    ) -> Result<RankTicket, EngineError> {
+        self.write(batch)?;
+        Ok(ranks.submit(self.id, &self.plan, &self.inputs)?)
+    }
+
+    /// Rank 0's results of a step that was handed over.
+    pub(crate) fn wait(
+        &self,
+        ranks: &mut Ranks,
+        ticket: RankTicket,
+    ) -> Result<StepResults, EngineError> {
+        self.first(ranks.wait(ticket, &self.plan)?)
+    }
+
+    fn first(&self, results: Vec<StepResults>) -> Result<StepResults, EngineError> {
+        let first = results.into_iter().next();
+        first.ok_or_else(|| EngineError::NoResult {
+            plan: self.plan.name.clone(),
+            name: "rank".into(),
+        })
+    }
+
+    /// Writes a batch into the inputs.
+    fn write(&mut self, batch: &[BatchRow<'_>]) -> Result<(), EngineError> {
         let geometry = self.plan.geometry;
+        // Shared only while a rank has not taken the last ones yet.
         let inputs = Arc::make_mut(&mut self.inputs);
         let positions = |row: &BatchRow<'_>| {
-            let first = row.sequence.computed();
+            let first = row.sequence.computed() + row.under_way;
             first..first + row.tokens.len()
         };
         inputs.set(
@@ -167,7 +211,7 @@ impl Prepared {
             let rows = ends.last().copied().unwrap_or(0);
             inputs.set_i32(InputKind::OutputRows, 0..rows)?;
         }
-        Ok(ranks.run(self.id, &self.plan, &self.inputs)?)
+        Ok(())
     }
 }
 
@@ -211,25 +255,41 @@ pub(crate) struct Steps {
     steps: HashMap<Key, Prepared>,
 }
 
+/// What all steps of an engine have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepRequest {
+    pub(crate) geometry: CacheGeometry,
+    pub(crate) sequence_slots: usize,
+    /// The only rank, of several.
+    pub(crate) lone_rank: Option<usize>,
+}
+
 impl Steps {
-    /// Emits every rank's plans of all buckets, each for all that it can give.
+    /// Emits every rank's plans of all buckets, each for all that it can give. A lone rank, which is measured, gives tokens only.
     pub(crate) fn plans(
         inventory: &Inventory,
         caps: &Caps,
-        geometry: CacheGeometry,
         kinds: &[StepKind],
-        sequence_slots: usize,
+        request: StepRequest,
     ) -> Result<Vec<(Key, RankPlans)>, EngineError> {
+        let heads = match request.lone_rank {
+            Some(_) => &[Head::Tokens],
+            None => Head::of_world(inventory.world_size()),
+        };
         let mut plans = Vec::new();
         for step in kinds {
-            for head in Head::of_world(inventory.world_size()) {
-                let request = EmitRequest {
+            for head in heads {
+                let emit = EmitRequest {
                     logits: *head == Head::Logits,
                     shortlist: (*head == Head::Tokens).then_some(SHORTLIST),
-                    sequence_slots,
-                    ..EmitRequest::new(*step, geometry)
+                    sequence_slots: request.sequence_slots,
+                    ..EmitRequest::new(*step, request.geometry)
                 };
-                plans.push(((*step, *head), make_plans(inventory, &request, caps)?));
+                let of_ranks = match request.lone_rank {
+                    Some(rank) => vec![rank_plan(inventory, &emit, caps, rank)?],
+                    None => make_plans(inventory, &emit, caps)?,
+                };
+                plans.push(((*step, *head), of_ranks));
             }
         }
         Ok(plans)
@@ -263,18 +323,26 @@ fn make_plans(
     request: &EmitRequest,
     caps: &Caps,
 ) -> Result<RankPlans, EngineError> {
-    let world_size = inventory.world_size();
-    let plan = |rank| {
-        let request = EmitRequest {
-            rank,
-            world_size,
-            ..request.clone()
-        };
-        make_plan(inventory, &request, caps)
-    };
-    let plans = (0..world_size).map(plan).collect::<Result<Vec<_>, _>>()?;
+    let plan = |rank| rank_plan(inventory, request, caps, rank);
+    let plans = (0..inventory.world_size()).map(plan);
+    let plans = plans.collect::<Result<Vec<_>, _>>()?;
     check_ranks(&plans)?;
     Ok(plans)
+}
+
+/// One rank's plan of a step.
+fn rank_plan(
+    inventory: &Inventory,
+    request: &EmitRequest,
+    caps: &Caps,
+    rank: usize,
+) -> Result<Plan, EngineError> {
+    let request = EmitRequest {
+        rank,
+        world_size: inventory.world_size(),
+        ..request.clone()
+    };
+    make_plan(inventory, &request, caps)
 }
 
 /// Emits, fuses and checks a plan.

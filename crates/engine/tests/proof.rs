@@ -213,6 +213,112 @@ fn fast_arithmetic_leaves_the_bounds_of_exact_arithmetic() {
     );
 }
 
+// --- weights that changed in memory ---
+
+/// A backend of whose weights one has a byte flipped, in its memory: the first of the second half.
+struct Flipped {
+    inner: Box<dyn Backend>,
+    weight: &'static str,
+}
+
+/// What it loads from.
+struct FlippedSource<'a> {
+    source: &'a dyn WeightSource,
+    weight: &'static str,
+}
+
+impl WeightSource for FlippedSource<'_> {
+    fn weight(&self, name: &str) -> Result<glim_plan::WeightData<'_>, BackendError> {
+        let mut data = self.source.weight(name)?;
+        if name == self.weight {
+            let bytes = data.bytes.to_mut();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+        }
+        Ok(data)
+    }
+}
+
+impl Backend for Flipped {
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    fn load(
+        &mut self,
+        groups: &[WeightGroup],
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        let weight = self.weight;
+        self.inner.load(groups, &FlippedSource { source, weight })
+    }
+
+    fn alloc_state(
+        &mut self,
+        decls: &[StateDecl],
+        block_size: usize,
+        blocks: usize,
+        sequence_slots: usize,
+    ) -> Result<(), BackendError> {
+        self.inner
+            .alloc_state(decls, block_size, blocks, sequence_slots)
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
+        self.inner.prepare(plan)
+    }
+
+    fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError> {
+        self.inner.run(step, inputs)
+    }
+
+    fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
+        self.inner.read(target)
+    }
+}
+
+#[test]
+fn residence_names_the_weight_of_which_one_byte_changed() {
+    let checkpoint = Checkpoint::open(&assets::tiny_glm5()).unwrap();
+    let check = |backend| {
+        let mut engine = engine(&checkpoint, &checkpoint, backend);
+        let (mut last, mut all) = (0, 0);
+        let mut checks = proof::residence(&mut engine, &[&checkpoint], &mut |done, of| {
+            assert!(done > last && done <= of, "{done} of {of}");
+            (last, all) = (done, of);
+        });
+        assert_eq!((checks.len(), last), (1, all));
+        say(&checks);
+        let check = checks.remove(0);
+        assert_eq!(check.bytes, all);
+        check
+    };
+    let sound = check(cpu(Math::Fast));
+    assert_eq!(
+        (sound.outcome, sound.name.as_str()),
+        (Outcome::Passed, "resident")
+    );
+    // The whole trunk: the MTP block is not loaded.
+    let trunk = checkpoint.tensors().iter().map(|t| t.byte_len() as u64);
+    assert_eq!(sound.bytes, trunk.sum::<u64>());
+
+    // An expert's weight: of the rows of a step few or none may choose it.
+    let weight = "blk.2.ffn_up_exps.weight";
+    let flipped = check(Box::new(Flipped {
+        inner: cpu(Math::Fast),
+        weight,
+    }));
+    assert_eq!(flipped.outcome, Outcome::Failed);
+    assert!(flipped.detail.contains("1 of "), "{}", flipped.detail);
+    let bad = flipped.first_bad.unwrap();
+    // The fifth of eight experts of 256 rows begins in the middle.
+    assert_eq!(
+        (bad.tensor.as_str(), bad.row, bad.col),
+        (weight, 4 * 256, 0)
+    );
+    assert_ne!(bad.expected, bad.found);
+}
+
 // --- an operation made wrong ---
 
 type Bend = fn(&mut Op);

@@ -78,6 +78,8 @@ pub(crate) enum Command {
     Synth(cmd::synth::SynthArgs),
     /// Measure how fast a model's steps are, beside what this machine can do at most
     Bench(cmd::bench::BenchArgs),
+    /// Show where the time of a step goes, operation by operation
+    Explain(cmd::explain::ExplainArgs),
 }
 
 impl Command {
@@ -94,6 +96,7 @@ impl Command {
             Command::Imatrix(args) => cmd::imatrix::run(&args, ui),
             Command::Synth(args) => cmd::synth::run(&args, ui),
             Command::Bench(args) => cmd::bench::run(&args, ui),
+            Command::Explain(args) => cmd::explain::run(&args, ui),
         }
     }
 }

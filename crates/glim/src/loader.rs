@@ -13,14 +13,16 @@ use glim_gguf::Gguf;
 use glim_model::checkpoint::Source;
 use glim_model::proof::{Check, of_open_error};
 use glim_model::shard::{Latents, Options};
+use glim_model::synth::RandomWeights;
 use glim_model::{Checkpoint, Inventory};
-use glim_plan::collective::Group;
+use glim_plan::collective::StandIn;
 use glim_plan::{Backend, BackendError, WeightData, WeightSource};
 use glim_text::{TextModel, TextOptions, from_gguf, from_hf};
 
 use crate::builtin;
 use crate::exit::{Exit, Failure};
-use crate::placement::{LatentsChoice, Setup};
+use crate::gpu::{self, Backends, Gpus};
+use crate::placement::{LatentsChoice, Lone, Setup, usable};
 use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
@@ -224,12 +226,102 @@ pub(crate) fn engine_with(
     told: &(dyn Fn(Loading) + Sync),
 ) -> Result<Engine, Failure> {
     checkpoint.check_loadable()?;
-    let start = Instant::now();
     let inventory = inventory(checkpoint, &setup, ui)?;
-    let (backends, group) = backends(&setup);
-    let plan = EnginePlan::new(inventory.clone(), &backends[0].caps(), options)?;
-    let name = checkpoint.source().name();
-    let ranks = backends.len();
+    let subject = Subject {
+        name: checkpoint.source().name(),
+        weights: Weights::Of(checkpoint),
+    };
+    load(&subject, inventory, setup, options, ui, told)
+}
+
+/// One rank of a model that exists on paper only, with random weights.
+pub(crate) fn lone_rank(
+    name: String,
+    inventory: Inventory,
+    setup: Setup,
+    options: EngineOptions,
+    ui: &Ui,
+) -> Result<Engine, Failure> {
+    let subject = Subject {
+        name,
+        weights: Weights::Random,
+    };
+    load(&subject, inventory, setup, options, ui, &|_| ())
+}
+
+/// What is loaded.
+struct Subject<'a> {
+    name: String,
+    weights: Weights<'a>,
+}
+
+/// Where weights come from.
+enum Weights<'a> {
+    Of(&'a Checkpoint),
+    Random,
+}
+
+impl Weights<'_> {
+    /// The part of each rank that runs.
+    fn of_ranks<'a>(
+        &'a self,
+        inventory: &'a Inventory,
+        setup: &Setup,
+    ) -> Result<Vec<Box<dyn WeightSource + 'a>>, Failure> {
+        let first = setup.lone.map_or(0, |lone| lone.rank);
+        let of_rank = |rank| -> Result<Box<dyn WeightSource + 'a>, Failure> {
+            Ok(match (self, inventory.shards()) {
+                (Self::Random, _) => Box::new(RandomWeights::new(inventory, rank, 0)),
+                (Self::Of(checkpoint), None) => Box::new(*checkpoint),
+                (Self::Of(checkpoint), Some(shards)) => {
+                    Box::new(shards.rank(checkpoint, rank).map_err(EngineError::from)?)
+                }
+            })
+        };
+        (first..first + setup.ranks()).map(of_rank).collect()
+    }
+}
+
+fn load(
+    subject: &Subject<'_>,
+    inventory: Inventory,
+    mut setup: Setup,
+    options: EngineOptions,
+    ui: &Ui,
+    told: &(dyn Fn(Loading) + Sync),
+) -> Result<Engine, Failure> {
+    let start = Instant::now();
+    let options = EngineOptions {
+        lone_rank: setup.lone.map(|lone| lone.rank),
+        ..options
+    };
+    let plan = |setup: &Setup| -> Result<_, Failure> {
+        let (backends, group) = backends(setup)?;
+        let plan = EnginePlan::new(inventory.clone(), &backends[0].caps(), options.clone())?;
+        Ok((backends, group, plan))
+    };
+    let mut planned = plan(&setup);
+    let why = match (&setup.gpus, &planned) {
+        (None, _) => None,
+        (Some(_), Err(failure)) => Some(failure.message()),
+        (Some(gpus), Ok((_, _, plan))) => lacks_memory(gpus, plan),
+    };
+    if let Some(why) = why {
+        if setup.gpus.as_ref().is_some_and(|gpus| gpus.is_choice) {
+            // The GPU's memory is freed before the CPU is tried.
+            drop(planned);
+            setup = setup.on_cpu(why);
+            planned = plan(&setup);
+        } else if planned.is_ok() {
+            let hint = "lower --context, use more GPUs (--tp), end what holds the memory, or use --device cpu";
+            return Err(Failure::new(Exit::Unavailable, why).hint(hint));
+        }
+    }
+    if let Some(why) = setup.why_cpu.take() {
+        ui.note(&format!("note: running on the CPU: {why}"));
+    }
+    let (backends, group, plan) = planned?;
+    let (name, ranks) = (&subject.name, backends.len());
     let each = if ranks > 1 {
         format!("{ranks} ranks, of which the largest needs ")
     } else {
@@ -240,23 +332,14 @@ pub(crate) fn engine_with(
     let bytes = plan.budget().weights * ranks as u64;
     told(Loading::Expected(bytes));
     let progress = Mutex::new(Progress::new(ui, "loading", Unit::Bytes, bytes));
-    let mut sources: Vec<Box<dyn WeightSource + '_>> = Vec::new();
-    match inventory.shards() {
-        None => sources.push(Box::new(Watched::new(checkpoint, &progress, told))),
-        Some(shards) => {
-            for rank in 0..ranks {
-                let weights = shards.rank(checkpoint, rank).map_err(EngineError::from)?;
-                sources.push(Box::new(Watched::new(weights, &progress, told)));
-            }
-        }
-    }
-    let loaded = backends.into_iter().zip(&sources);
-    let loaded = loaded.map(|(backend, weights)| Rank {
-        backend,
-        weights: &**weights,
-    });
-    let engine = Engine::load_ranks(plan, loaded.collect(), group)?;
-    drop(sources);
+    let sources = subject.weights.of_ranks(&inventory, &setup)?;
+    let watched: Vec<_> = sources
+        .iter()
+        .map(|source| Watched::new(&**source, &progress, told))
+        .collect();
+    let loaded = backends.into_iter().zip(&watched);
+    let loaded = loaded.map(|(backend, weights)| Rank { backend, weights });
+    let engine = Engine::load_ranks(plan, loaded.collect(), group).map_err(of_loading)?;
     drop(progress);
     ui.detail(|| {
         let (backend, seconds) = (engine.caps().name, start.elapsed().as_secs_f64());
@@ -264,6 +347,37 @@ pub(crate) fn engine_with(
         format!("{name}: loaded in {seconds:.1} s, backend {backend}, context {context} tokens")
     });
     Ok(engine)
+}
+
+/// A device that cannot take a model, for lack of memory or of a compiler, is one that is not available; later it has failed.
+fn of_loading(error: EngineError) -> Failure {
+    match error {
+        EngineError::Backend(BackendError::Device { .. }) => {
+            Failure::new(Exit::Unavailable, error.to_string())
+                .hint("mend what it says, or use --device cpu")
+        }
+        error => error.into(),
+    }
+}
+
+/// Whether a GPU's free memory does not hold what its ranks will take, and if so, a line about it.
+fn lacks_memory(gpus: &Gpus, plan: &EnginePlan) -> Option<String> {
+    let budgets = plan.rank_budgets();
+    gpus.of_ranks.iter().find_map(|gpu| {
+        let own = gpus.of_ranks.iter().zip(budgets);
+        let own = own.filter(|(other, _)| other.ordinal == gpu.ordinal);
+        let needed: u64 = own.map(|(_, budget)| budget.total()).sum();
+        (needed > usable(gpu.free)).then(|| {
+            format!(
+                "GPU {} ({}) has {} free of {}, and {} are needed",
+                gpu.ordinal,
+                gpu.name,
+                units::bytes(gpu.free),
+                units::bytes(gpu.memory),
+                units::bytes(needed)
+            )
+        })
+    })
 }
 
 /// What the ranks will hold.
@@ -279,6 +393,8 @@ pub(crate) fn inventory(
     let latents = match setup.latents {
         LatentsChoice::Whole => Latents::Replicated,
         LatentsChoice::Rows => Latents::Rows,
+        // A GPU reads them whole in less time than one more small collective in each layer takes.
+        LatentsChoice::Auto if setup.gpus.is_some() => Latents::Replicated,
         LatentsChoice::Auto => {
             let bandwidth = machine::quick_read_bandwidth(&mut Pool::new(setup.threads()));
             let speeds = RankSpeeds {
@@ -316,25 +432,40 @@ fn explain_latents(speeds: &RankSpeeds, cost: &LatentsCost) -> String {
     )
 }
 
-/// One for each rank.
-type Backends = Vec<Box<dyn Backend>>;
-
-/// The ranks' backends, which share the threads, and where they meet.
-pub(crate) fn backends(setup: &Setup) -> (Backends, Option<Arc<dyn Group>>) {
+/// The ranks' backends, and where they meet. On the CPU they share the threads. This is the place that chooses them.
+pub(crate) fn backends(setup: &Setup) -> Result<Backends, Failure> {
     let world_size = setup.world_size;
+    if let Some(gpus) = &setup.gpus {
+        let ranks = gpu::Ranks {
+            exact: setup.cpu.math == glim_cpu::Math::Exact,
+            poison: setup.cpu.poison,
+            deadline: setup.deadline,
+            lone: setup.lone.map(|lone| (lone.rank, world_size, lone.latency)),
+        };
+        return gpu::backends(gpus, ranks);
+    }
+    let with = |options| -> Box<dyn Backend> { Box::new(CpuBackend::new(options)) };
+    if let Some(Lone { rank, latency }) = setup.lone {
+        let stand_in = StandIn::new(rank, world_size, latency.unwrap_or_default());
+        let options = CpuOptions {
+            ranks: Some(Arc::new(stand_in)),
+            ..setup.cpu.clone()
+        };
+        return Ok((vec![with(options)], None));
+    }
     if world_size == 1 {
-        return (vec![Box::new(CpuBackend::new(setup.cpu.clone()))], None);
+        return Ok((vec![with(setup.cpu.clone())], None));
     }
     let group = RankGroup::new(world_size, setup.deadline);
-    let backend = |rank| -> Box<dyn Backend> {
-        Box::new(CpuBackend::new(CpuOptions {
+    let backend = |rank| {
+        with(CpuOptions {
             threads: Some((setup.threads() / world_size).max(1)),
             ranks: Some(group.rank(rank)),
             ..setup.cpu.clone()
-        }))
+        })
     };
     let backends = (0..world_size).map(backend).collect();
-    (backends, Some(Arc::new(group)))
+    Ok((backends, Some(Arc::new(group))))
 }
 
 /// What an engine will allocate, in a line.

@@ -13,6 +13,7 @@ use crate::fuse::FusePattern;
 use crate::groups::WeightGroup;
 use crate::inputs::{InputError, StepInputs};
 use crate::plan::{Plan, StateDecl};
+use crate::profile::Profile;
 
 /// A weight's bytes on the way into a backend.
 #[derive(Debug, Clone)]
@@ -49,6 +50,8 @@ pub struct Caps {
     pub patterns: Vec<FusePattern>,
     /// Weight types that it reads.
     pub weight_types: Vec<GgmlType>,
+    /// [`Backend::submit`] comes back before the step is done, so that it gains by being handed the next one meanwhile.
+    pub launch_ahead: bool,
 }
 
 /// A prepared plan.
@@ -94,6 +97,16 @@ impl StepResults {
     pub fn i32s(&self, name: &str) -> Option<&[i32]> {
         self.words.get(name).map(|w| bytemuck::cast_slice(w))
     }
+}
+
+/// A step that was handed over, and that is to be waited for.
+#[derive(Debug)]
+#[must_use = "a step's results are kept until it is waited for"]
+pub enum Ticket {
+    /// It runs, under a number of the backend's own.
+    Running(u64),
+    /// It is done.
+    Done(StepResults),
 }
 
 /// Why a backend could not do as asked.
@@ -211,6 +224,9 @@ pub enum BackendError {
     },
 }
 
+/// Steps that are handed over at a time, the one that is waited for among them.
+pub const MAX_IN_FLIGHT: usize = 2;
+
 /// Runs plans on one rank's memory.
 ///
 /// Order of calls: `load`, `alloc_state`, `prepare` for each plan, then `run` in any order. After the last `prepare` nothing is
@@ -247,11 +263,54 @@ pub trait Backend: Send {
     /// If the plan breaks a rule, or names weights or states that are not there.
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError>;
 
-    /// Runs a prepared step.
+    /// Runs a prepared step. It comes after those that were submitted, whether or not they have been waited for.
     ///
     /// # Errors
     /// If an input points outside, or an operation fails.
     fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError>;
+
+    /// Runs a prepared step `repeats` times as [`Self::run`] would, watching the clock: when each operation began and ended, in each
+    /// of the runs, and what each run took as a whole. Ranks must ask for the same number of runs, since they meet in each.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; [`BackendError::Unsupported`] from a backend that has no clock.
+    fn profile(
+        &mut self,
+        step: StepId,
+        inputs: &StepInputs,
+        repeats: usize,
+    ) -> Result<Vec<Profile>, BackendError> {
+        let _ = (inputs, repeats);
+        Err(BackendError::Unsupported {
+            backend: self.caps().name,
+            plan: format!("number {}", step.0),
+            reason: "it cannot time the operations of a step".into(),
+        })
+    }
+
+    /// Hands a prepared step over: it runs after all that was handed over before, and reads the carries that these leave. The inputs
+    /// may be written again once this returns. At most [`MAX_IN_FLIGHT`] steps are handed over and not waited for.
+    ///
+    /// # Errors
+    /// As [`Self::run`], as far as it is known yet.
+    fn submit(&mut self, step: StepId, inputs: &StepInputs) -> Result<Ticket, BackendError> {
+        self.run(step, inputs).map(Ticket::Done)
+    }
+
+    /// The results of a step that was handed over. Steps are waited for in the order in which they were handed over.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn wait(&mut self, ticket: Ticket) -> Result<StepResults, BackendError> {
+        match ticket {
+            Ticket::Done(results) => Ok(results),
+            Ticket::Running(number) => Err(BackendError::Unsupported {
+                backend: self.caps().name,
+                plan: "of a ticket".into(),
+                reason: format!("it has handed out no ticket {number}"),
+            }),
+        }
+    }
 
     /// Reads memory back, as bytes.
     ///

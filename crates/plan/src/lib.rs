@@ -36,13 +36,15 @@ pub mod live;
 pub mod op;
 pub mod plan;
 mod print;
+pub mod profile;
 pub mod reference;
 pub mod sample;
 mod shape;
 
 pub use arrange::{Arrangement, arrange, check_arrangement};
 pub use backend::{
-    Backend, BackendError, Caps, ReadTarget, StepId, StepResults, WeightData, WeightSource,
+    Backend, BackendError, Caps, MAX_IN_FLIGHT, ReadTarget, StepId, StepResults, Ticket,
+    WeightData, WeightSource,
 };
 pub use buffer::{
     BufferDecl, BufferId, BufferKind, InputExtents, InputKind, Placement, Rows, StateKind,
@@ -60,3 +62,4 @@ pub use op::{
     RouterSpec, SampleInputs, Scoring,
 };
 pub use plan::{CacheGeometry, Plan, PlanBuilder, PlanError, StateDecl, StepKind};
+pub use profile::{OpTime, Profile};

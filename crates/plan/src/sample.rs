@@ -221,9 +221,17 @@ fn gumbel(params: &SampleParams, id: u32) -> f32 {
         [id / 4, params.position, params.choice, 0],
         [params.seed as u32, (params.seed >> 32) as u32],
     );
-    // 24 random bits, centred in their interval: never 0, never 1.
-    let u = ((block[id as usize % 4] >> 8) as f32 + 0.5) * (1.0 / 16_777_216.0);
-    -(-u.ln()).ln()
+    gumbel_of(block[id as usize % 4])
+}
+
+/// Gumbel noise from a random word, finite for every word.
+fn gumbel_of(word: u32) -> f32 {
+    /// The largest number below 1.
+    const BELOW_ONE: f32 = 1.0 - f32::EPSILON / 2.0;
+    // 24 random bits, centred in their interval: never 0. All ones and a half would be rounded to 1, whose noise is infinite: a
+    // token in 2^24 would win its race whatever its logit.
+    let u = ((word >> 8) as f32 + 0.5) * (1.0 / 16_777_216.0);
+    -(-u.min(BELOW_ONE).ln()).ln()
 }
 
 /// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
@@ -277,6 +285,14 @@ mod tests {
             ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn noise_is_finite_for_every_word() {
+        for word in [0, 0xff, 0x7fff_ffff, 0x8000_0000, 0xffff_feff, u32::MAX] {
+            let noise = gumbel_of(word);
+            assert!((-3.0..17.0).contains(&noise), "{word:#x}: {noise}");
+        }
     }
 
     #[test]

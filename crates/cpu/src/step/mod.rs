@@ -4,6 +4,7 @@
 //! arena it gets from [`memory::Memory`], which keeps the two apart; how it is cut over the threads is in [`workers`].
 
 mod attention;
+mod clock;
 mod memory;
 mod moe;
 mod poison;
@@ -18,6 +19,7 @@ use glim_plan::{
     BackendError, BufferId, BufferKind, Communicator, LiveStep, Op, Precision, StepResults,
 };
 
+pub(crate) use self::clock::Clock;
 use self::memory::Memory;
 use self::rows::Angles;
 pub(crate) use self::workers::{ELEMENTS, Workers};
@@ -88,14 +90,24 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub(crate) fn step(mut self) -> Result<StepResults, BackendError> {
+    /// Runs the operations; `clock` is told of each.
+    pub(crate) fn step(
+        mut self,
+        mut clock: Option<&mut Clock>,
+    ) -> Result<StepResults, BackendError> {
         for (index, node) in self.prepared.plan.ops.iter().enumerate() {
             self.ranks.begin(index);
+            if let Some(clock) = clock.as_deref_mut() {
+                clock.begin();
+            }
             for part in node.op.parts() {
                 match self.poison {
                     true => self.poisoned(&node.label, part)?,
                     false => self.op(&node.label, part)?,
                 }
+            }
+            if let Some(clock) = clock.as_deref_mut() {
+                clock.end();
             }
         }
         self.memory.begin();

@@ -103,9 +103,11 @@ std::map<uint64_t, Allocation>::iterator holder(uint64_t address) {
 bool in_allocation(uint64_t address, size_t bytes, bool host_too) {
     Locked lock(state_lock);
     auto found = holder(address);
-    if (found == allocations().end() || (found->second.host && !host_too)) return false;
-    const uint64_t offset = address - found->first;
-    return offset <= found->second.bytes && bytes <= found->second.bytes - offset;
+    if (found != allocations().end() && (host_too || !found->second.host)) {
+        const uint64_t offset = address - found->first;
+        if (offset <= found->second.bytes && bytes <= found->second.bytes - offset) return true;
+    }
+    return in_module(address, bytes);
 }
 
 std::string describe_address(uint64_t address) {

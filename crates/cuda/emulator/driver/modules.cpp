@@ -54,6 +54,7 @@ CUresult open_image(Module* module, const void* image) {
     for (int i = 0; i < header->e_phnum; i++) {
         const auto* segment = reinterpret_cast<const ElfW(Phdr)*>(static_cast<const char*>(image) + header->e_phoff +
                                                                  size_t(i) * header->e_phentsize);
+        if (segment->p_type == PT_LOAD) module->span = segment->p_vaddr + segment->p_memsz;
         if (segment->p_type == PT_TLS) module->shared_bytes = segment->p_memsz;
     }
     if (module->shared_bytes && dlinfo(module->library, RTLD_DI_TLS_MODID, &module->shared_id)) return CUDA_INVALID_IMAGE;
@@ -75,6 +76,16 @@ void close_image(Module* module) {
 }
 
 }  // namespace
+
+bool in_module(uint64_t address, size_t bytes) {
+    Locked lock(state_lock);
+    for (const void* object : Object<Module>::live()) {
+        const auto* module = static_cast<const Module*>(static_cast<const Object<Module>*>(object));
+        const uint64_t offset = address - module->base;
+        if (address >= module->base && offset <= module->span && bytes <= module->span - offset) return true;
+    }
+    return false;
+}
 
 std::string write_temporary(const std::vector<unsigned char>& bytes) {
     const char* folder = getenv("TMPDIR");
@@ -164,5 +175,20 @@ API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction
     const int by_threads = 2048 / ((threads + 31) / 32 * 32), by_shared = int(size_t(228 * 1024) / shared);
     *blocks = by_threads < by_shared ? by_threads : by_shared;
     if (*blocks > 32) *blocks = 32;
+    return CUDA_SUCCESS;
+}
+API CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* bytes) {
+    if (!is_live(function)) return CUDA_INVALID_HANDLE;
+    if (index >= function->kernel->arguments) return CUDA_INVALID_VALUE;
+    size_t at = 0;
+    for (size_t i = 0; i <= index; i++) {
+        const size_t size = function->kernel->argument_bytes[i];
+        // Natural alignment, of which no argument of a kernel here has more than 8.
+        const size_t align = size % 8 == 0 ? 8 : size;
+        at = (at + align - 1) / align * align;
+        if (i < index) at += size;
+    }
+    if (offset) *offset = at;
+    if (bytes) *bytes = function->kernel->argument_bytes[index];
     return CUDA_SUCCESS;
 }

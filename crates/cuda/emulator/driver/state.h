@@ -128,6 +128,7 @@ struct Module : Object<Module> {
     // What it was loaded from, for the line numbers in reports, and where it lies.
     std::vector<unsigned char> image;
     uintptr_t base = 0;
+    size_t span = 0;
     // Its shared memory: the thread-local storage of the library. 0 bytes: it has none.
     size_t shared_id = 0, shared_bytes = 0;
     std::vector<Function*> functions;
@@ -220,6 +221,8 @@ bool initialised();
 
 // The range lies within one device allocation (or pinned host memory, if `host_too`).
 bool in_allocation(uint64_t address, size_t bytes, bool host_too);
+// The range lies within a module's variables.
+bool in_module(uint64_t address, size_t bytes);
 // What lies at an address, in words, for a report.
 std::string describe_address(uint64_t address);
 

@@ -31,6 +31,17 @@ extern __shared__ uint4 glim_dynamic_shared_memory[];
 // a kernel that ends without having waited would let its successor overtake its predecessor.
 // Both are no-ops in a launch without the attribute, and before sm_90.
 
+// The GPU's wall clock; it goes on in steps of up to a microsecond.
+__device__ __forceinline__ u64 nanoseconds() {
+#ifdef GLIM_EMULATED
+    return glim_nanoseconds();
+#else
+    u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+    return t;
+#endif
+}
+
 __device__ __forceinline__ void pdl_wait() {
 #ifdef GLIM_EMULATED
     glim_pdl_wait();
@@ -38,6 +49,33 @@ __device__ __forceinline__ void pdl_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+
+#ifdef GLIM_STAMPS
+// Kernels that say when they ran, for `explain`; compiled apart, so that others pay nothing.
+//
+// Word 0 counts blocks; then come two words for each: when its wait was over, and when its first thread left. Every kernel waits
+// for all of its predecessor, so blocks are counted kernel by kernel, in the order of launches: the host, which knows the grids,
+// tells from a block's number whose it was.
+__device__ u64* glim_stamps;
+
+struct StampGuard {
+    u64* place;
+
+    __device__ __forceinline__ StampGuard() : place(nullptr) {
+        pdl_wait();
+        if (threadIdx.x == 0 && glim_stamps) {
+            place = glim_stamps + 1 + 2 * u64(atomicAdd(reinterpret_cast<u32*>(glim_stamps), 1u));
+            place[0] = nanoseconds();
+        }
+    }
+    __device__ __forceinline__ ~StampGuard() {
+        if (place) place[1] = nanoseconds();
+    }
+};
+
+// In the body of a kernel: the guard goes when the kernel is left.
+#define pdl_wait() StampGuard glim_stamp_guard
+#endif
 
 // Lets the next kernel be scheduled. After the wait: earlier, kernels several steps ahead would hold registers and shared memory.
 __device__ __forceinline__ void pdl_go() {

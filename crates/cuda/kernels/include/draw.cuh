@@ -101,7 +101,8 @@ struct Draw {
         }
         const int lane = token % 4;
         const u32 bits = lane == 0 ? c[0] : lane == 1 ? c[1] : lane == 2 ? c[2] : c[3];
-        const float u = (float(bits >> 8) + 0.5f) * (1.0f / 16777216.0f);
+        // All ones and a half would be rounded to 1, whose noise is infinite.
+        const float u = fminf((float(bits >> 8) + 0.5f) * (1.0f / 16777216.0f), 0.99999994f);
         // In double, then rounded: what a good f32 logarithm gives, but for an ulp now and then.
         const float once = -float(log(double(u)));
         return -float(log(double(once)));

@@ -58,22 +58,24 @@ __device__ __forceinline__ float dot4(float4 a, float4 b, float sum) {
 
 // ---- 8-bit activations -------------------------------------------------------------------------------------------------------------
 
-// One row of `k` activations as integers, `k` a multiple of 32. The 16-byte units lie in four planes, unit `u` in plane `u % 4`:
-// lanes whose pieces are neighbours then read neighbouring units, and no bank twice.
+// One row of `k` activations as integers, `k` a multiple of 32. The 16-byte units lie in two planes: units 0 and 1 of each four in the
+// first, 2 and 3 in the second, which begins 16 bytes off a multiple of 32. Neighbouring lanes then read no bank twice, whether
+// each takes two units in a row, or one of each plane.
 struct Ints {
     uint4* q;
     // Of each 32: scale, and scale times sum of the integers.
     float2* scales;
-    int stride;
+    int second;
 
-    static __device__ __forceinline__ int bytes(int k) { return (k + 63) / 64 * 64 + k / 32 * 8 + k / 32 % 2 * 8; }
+    static __device__ __forceinline__ int bytes(int k) { return (k + 63) / 64 * 64 + 16 + (k / 32 + 1) / 2 * 16; }
 
     Ints() = default;
-    __device__ __forceinline__ Ints(u8* room, int k) : q(reinterpret_cast<uint4*>(room)), stride((k + 63) / 64) {
-        scales = reinterpret_cast<float2*>(room + stride * 64);
+    __device__ __forceinline__ Ints(u8* room, int k) : q(reinterpret_cast<uint4*>(room)), second((k + 63) / 64 * 2 + 1) {
+        scales = reinterpret_cast<float2*>(room + (k + 63) / 64 * 64 + 16);
     }
 
-    __device__ __forceinline__ uint4 unit(int u) const { return q[u % 4 * stride + u / 4]; }
+    __device__ __forceinline__ uint4* place(int u) const { return q + u / 4 * 2 + u % 2 + (u & 2 ? second : 0); }
+    __device__ __forceinline__ uint4 unit(int u) const { return *place(u); }
 
     // Rounds `count` rows, one after another in memory, into rows of `bytes` at `room`: all warps of the block, eight lanes for each
     // 32. The reader's barrier comes after.
@@ -113,9 +115,8 @@ struct Ints {
 #pragma unroll
         for (int step = 1; step < 8; step <<= 1) sum += __shfl_xor_sync(FULL, sum, step);
         if (!inside) return;
-        const int word = i / 4, u = word / 4;
-        u32* words = reinterpret_cast<u32*>(q + u % 4 * stride + u / 4);
-        words[word % 4] = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | u32(d & 255) << 24;
+        u32* words = reinterpret_cast<u32*>(place(i / 16));
+        words[i / 4 % 4] = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | u32(d & 255) << 24;
         if (i % 32 == 0) scales[i / 32] = make_float2(scale, scale * float(sum));
     }
 
@@ -134,7 +135,7 @@ __device__ __forceinline__ int dot16(uint4 w, uint4 x, int sum) {
     return __dp4a(int(w.w), int(x.w), sum);
 }
 
-// Where a row of a weight lies: the weight, how many blocks it has in all, and the row's first.
+// Where a row of a weight lies: the weight, its blocks in all, and the row's first block.
 struct RowAt {
     const u8* weight;
     u64 blocks, first;
@@ -166,17 +167,95 @@ template <class B> struct IntPiece {
     }
 };
 
-// Q4_K: two neighbouring sub-blocks, whose nibbles share 32 bytes; their four lanes read one header.
-template <> struct IntPiece<Q4_K> {
-    static const int SPAN = 64;
+// Where 16 bytes a lane are not 32 weights, neighbouring lanes take neighbouring 16 bytes: a lane with 32 in a row would request every
+// sector twice, once in each load, and L2 would be the limit.
+
+// Q8_0: 16 weights, half a block.
+template <> struct IntPiece<Q8_0> {
+    static const int SPAN = 16;
     typedef Ints X;
-    uint4 head, a, b;
+    uint4 q;
+    u16 d;
 
     __device__ __forceinline__ void load(const RowAt& row, int piece, int) {
-        const u8* block = row.weight + (row.first + piece / 4) * Q4_K::BYTES;
+        const u64 block = row.first + piece / 2;
+        q = load16(field(row.weight, row.blocks, block, 0, 32) + piece % 2 * 16);
+        d = load2(field(row.weight, row.blocks, block, 32, 2));
+    }
+
+    template <int R> __device__ __forceinline__ void dot(const Ints* x, int n, int piece, float* sum) const {
+        const float scale = h2f(d);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            if (r >= n) break;
+            sum[r] = fmaf(__fmul_rn(scale, x[r].scales[piece / 2].x), float(dot16(q, x[r].unit(piece), 0)), sum[r]);
+        }
+    }
+};
+
+// Q6_K: 64 weights, 16 of each quarter of a block's half, whose codes share bytes.
+template <> struct IntPiece<Q6_K> {
+    static const int SPAN = 64;
+    typedef Ints X;
+    // Low four bits of the first and third sixteen, and of the second and fourth; high two bits of all.
+    uint4 q[2], high;
+    // Scales of the half.
+    uint2 scales;
+    u16 d;
+
+    __device__ __forceinline__ void load(const RowAt& row, int piece, int) {
+        const u64 block = row.first + piece / 4;
+        const int half = piece % 4 / 2, part = piece % 2;
+        const u8* low = field(row.weight, row.blocks, block, 0, 128) + half * 64 + part * 16;
+        q[0] = load16(low);
+        q[1] = load16(low + 32);
+        high = load16(field(row.weight, row.blocks, block, 128, 64) + half * 32 + part * 16);
+        scales = load8(field(row.weight, row.blocks, block, 192, 16) + half * 8);
+        d = load2(field(row.weight, row.blocks, block, 208, 2));
+    }
+
+    // Codes of run `run`, of 32 weights apart.
+    __device__ __forceinline__ uint4 codes(int run) const {
+        const uint4 low = q[run % 2];
+        return make_uint4(code(low.x, high.x, run), code(low.y, high.y, run), code(low.z, high.z, run), code(low.w, high.w, run));
+    }
+
+    static __device__ __forceinline__ u32 code(u32 low, u32 high, int run) {
+        return minus4((low >> run / 2 * 4 & 0x0f0f0f0fu) | (high >> run * 2 & 0x03030303u) << 4, 0x20202020u);
+    }
+
+    template <int R> __device__ __forceinline__ void dot(const Ints* x, int n, int piece, float* sum) const {
+        const int part = piece % 2, u = piece / 2 * 8 + part;
+        float part_sum[R] = {};
+#pragma unroll
+        for (int run = 0; run < 4; run++) {
+            const uint4 w = codes(run);
+            const u32 pair = (run < 2 ? scales.x : scales.y) >> (run % 2 * 16 + part * 8);
+            const float scale = float(i8(pair));
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                if (r >= n) break;
+                const float s = __fmul_rn(scale, x[r].scales[piece / 2 * 4 + run].x);
+                part_sum[r] = fmaf(s, float(dot16(w, x[r].unit(u + 2 * run), 0)), part_sum[r]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            if (r < n) sum[r] = fmaf(h2f(d), part_sum[r], sum[r]);
+        }
+    }
+};
+
+// Q4_K: 16 bytes of nibbles, half of each of two neighbouring sub-blocks; the eight lanes of a block read one header.
+template <> struct IntPiece<Q4_K> {
+    static const int SPAN = 32;
+    typedef Ints X;
+    uint4 head, q;
+
+    __device__ __forceinline__ void load(const RowAt& row, int piece, int) {
+        const u8* block = row.weight + (row.first + piece / 8) * Q4_K::BYTES;
         head = load16(block);
-        a = load16(block + 16 + piece % 4 * 32);
-        b = load16(block + 32 + piece % 4 * 32);
+        q = load16(block + 16 + piece % 8 * 16);
     }
 
     static __device__ __forceinline__ uint4 nibbles(uint4 v, int shift) {
@@ -185,28 +264,30 @@ template <> struct IntPiece<Q4_K> {
     }
 
     template <int R> __device__ __forceinline__ void dot(const Ints* x, int n, int piece, float* sum) const {
+        // Which two sub-blocks of the block, and which half of them.
+        const int pair = piece % 8 / 2, half = piece % 2;
         // Six bits each of two scales and two minima: whole in the first two pairs' bytes, in nibbles and leftover bits in the others.
-        const int shift = piece % 2 * 16;
+        const int shift = pair % 2 * 16;
         u32 scales = head.y >> shift, minima = head.z >> shift;
-        if (piece % 4 >= 2) {
+        if (pair >= 2) {
             const u32 low = head.w >> shift;
             scales = (low & 0x0f0f) | (scales >> 2 & 0x3030);
             minima = (low >> 4 & 0x0f0f) | (minima >> 2 & 0x3030);
         }
-        const float d = h2f(u16(head.x)), least = -h2f(u16(head.x >> 16));
-        const float scale0 = d * float(scales & 63), scale1 = d * float(scales >> 8 & 63);
+        const float d = h2f(u16(head.x)), scale0 = d * float(scales & 63), scale1 = d * float(scales >> 8 & 63);
+        const float least = -h2f(u16(head.x >> 16));
         const float offset0 = least * float(minima & 63), offset1 = least * float(minima >> 8 & 63);
-        const uint4 a0 = nibbles(a, 0), b0 = nibbles(b, 0), a1 = nibbles(a, 4), b1 = nibbles(b, 4);
+        const uint4 low = nibbles(q, 0), high = nibbles(q, 4);
+        const int u = piece / 2 * 4 + half;
 #pragma unroll
         for (int r = 0; r < R; r++) {
             if (r >= n) break;
-            const float4 s = *reinterpret_cast<const float4*>(x[r].scales + 2 * piece);
-            const int first = dot16(b0, x[r].unit(4 * piece + 1), dot16(a0, x[r].unit(4 * piece), 0));
-            const int second = dot16(b1, x[r].unit(4 * piece + 3), dot16(a1, x[r].unit(4 * piece + 2), 0));
-            float part = __fmul_rn(scale0, __fmul_rn(s.x, float(first)));
-            part = fmaf(scale1, __fmul_rn(s.z, float(second)), part);
-            part = fmaf(offset0, s.y, part);
-            sum[r] = __fadd_rn(sum[r], fmaf(offset1, s.w, part));
+            const float4 s = *reinterpret_cast<const float4*>(x[r].scales + piece / 2 * 2);
+            float part = __fmul_rn(scale0, __fmul_rn(s.x, float(dot16(low, x[r].unit(u), 0))));
+            part = fmaf(scale1, __fmul_rn(s.z, float(dot16(high, x[r].unit(u + 2), 0))), part);
+            // The minima go with sums over whole sub-blocks: the first half's lane takes them.
+            if (half == 0) part = fmaf(offset1, s.w, fmaf(offset0, s.y, part));
+            sum[r] = __fadd_rn(sum[r], part);
         }
     }
 };
@@ -281,10 +362,5 @@ template <class B, bool ROUNDED> struct Pieces {
     typedef typename Choose<ROUNDED && B::INTEGER, IntPiece<B>, AsFloats>::T T;
 
     static __device__ __forceinline__ int count(int k) { return (k + T::SPAN - 1) / T::SPAN; }
-
-    // Row `row` of a weight of `rows` rows of `k` elements.
-    static __device__ __forceinline__ RowAt at(const u8* weight, u64 rows, u64 row, int k) {
-        const u64 blocks = k / B::ELEMS;
-        return {weight, rows * blocks, row * blocks};
-    }
+    static __device__ __forceinline__ u64 blocks(int k) { return k / B::ELEMS; }
 };

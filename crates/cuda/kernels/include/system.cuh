@@ -15,7 +15,6 @@ __device__ __forceinline__ void store_system(u64* p, u64 v) { __atomic_store_n(p
 __device__ __forceinline__ u64 load_system(const u64* p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 __device__ __forceinline__ uint4 load16_system(const void* p) { return *static_cast<const uint4*>(p); }
 __device__ __forceinline__ u32 load4_system(const void* p) { return *static_cast<const u32*>(p); }
-__device__ __forceinline__ u64 nanoseconds() { return glim_nanoseconds(); }
 __device__ __forceinline__ void spin() { glim_pause(); }
 
 #else
@@ -50,12 +49,6 @@ __device__ __forceinline__ u32 load4_system(const void* p) {
     u32 v;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
-}
-// The GPU's wall clock; it goes on in steps of up to a microsecond.
-__device__ __forceinline__ u64 nanoseconds() {
-    u64 t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
-    return t;
 }
 // One round of a wait: nothing to do here, the emulator gives its core away.
 __device__ __forceinline__ void spin() {}

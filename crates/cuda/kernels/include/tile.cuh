@@ -10,14 +10,16 @@
 #include "mma.cuh"
 
 // Rows and outputs of a block, how its warps divide them, and blocks that a multiprocessor holds, which bounds registers.
-#if TILE == 128
+#if TILE == 128 && !FLOATS
 constexpr int TILE_M = 128, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, RESIDENT = 3;
 #elif TILE == 64 && FLOATS
 constexpr int TILE_M = 64, TILE_N = 128, WARPS_M = 2, WARPS_N = 4, RESIDENT = 2;
-#elif TILE == 64
+#elif TILE == 64 && !FLOATS
 constexpr int TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, RESIDENT = 3;
-#else
+#elif TILE == 16
 constexpr int TILE_M = 16, TILE_N = 64, WARPS_M = 1, WARPS_N = 4, RESIDENT = 4;
+#else
+#error "there is no such tile"
 #endif
 
 constexpr int THREADS = 2 * TILE_N;
@@ -86,10 +88,32 @@ __device__ __forceinline__ void clear(Results& results) {
             for (int i = 0; i < 4; i++) results[m][n][i] = 0.0f;
 }
 
-// Calls `f` for 0..N, divided over the block.
-template <int N, class F>
-__device__ __forceinline__ void each(F f) {
+// Copies of 16 bytes that a thread makes in every stage, if a block makes COUNT: of rows that have PER_ROW of them each, the thread's
+// rows are STEP apart, and it always brings the same piece of a row. Where the pieces lie, a thread finds out once.
+template <int COUNT, int PER_ROW> struct Copies {
+    static constexpr int EACH = (COUNT + THREADS - 1) / THREADS, STEP = THREADS / PER_ROW;
+    static_assert(COUNT % THREADS == 0 || COUNT < THREADS, "threads bring as much as each other, or some of them nothing");
+    static_assert(STEP % 8 == 0, "chunks of a thread's rows are permuted alike");
+    // In units of 16 bytes, of the next stage.
+    u32 from[EACH];
+
+    static __device__ __forceinline__ bool takes_part() { return COUNT >= THREADS || threadIdx.x < COUNT; }
+    static __device__ __forceinline__ int row() { return threadIdx.x / PER_ROW; }
+    static __device__ __forceinline__ int piece() { return threadIdx.x % PER_ROW; }
+
+    // `x_row(row)`: where a row of the tile lies, in rows of so many stages.
+    template <class Row> __device__ __forceinline__ Copies(Row x_row, int stages) {
 #pragma unroll
-    for (int i = 0; i < N / THREADS; i++) f(i * THREADS + threadIdx.x);
-    if (N % THREADS && threadIdx.x < N % THREADS) f(N - N % THREADS + threadIdx.x);
-}
+        for (int i = 0; i < EACH; i++) from[i] = takes_part() ? u32(x_row(row() + i * STEP)) * u32(stages * PER_ROW) + piece() : 0;
+    }
+
+    // Starts those of the next stage, each to `to`, which is where the first goes, and `bytes` further.
+    __device__ __forceinline__ void start(u8* to, int bytes, const void* x) {
+        if (!takes_part()) return;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            copy16(to + i * bytes, static_cast<const uint4*>(x) + from[i]);
+            from[i] += PER_ROW;
+        }
+    }
+};

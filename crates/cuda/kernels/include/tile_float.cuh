@@ -140,16 +140,24 @@ template <class B> struct WeightsOf<B, true> {
 
 typedef WeightsOf<TYPE, TYPE::INTEGER> Weights;
 
-// Starts the copies of a stage's activations. `x_row(row)`: where a row of the tile lies.
-template <class Row>
-__device__ __forceinline__ void copy_activations(Stage& to, const Activations& x, Row x_row, int stage, int stages) {
-    each<TILE_M * ROW_CHUNKS>([&](int i) {
-        const int row = i / ROW_CHUNKS, c = i % ROW_CHUNKS;
-        const u8* from = x.parts + (u64(x_row(row)) * stages + stage) * ROW_BYTES + c * 16;
+// The activations that a thread brings.
+struct Split {
+    const Activations& x;
+    Copies<TILE_M * ROW_CHUNKS, ROW_CHUNKS> first;
+
+    template <class Row>
+    __device__ __forceinline__ Split(const Activations& x, Row x_row, int stages) : x(x), first(x_row, stages) {}
+
+    // Starts the copies of the next stage.
+    __device__ __forceinline__ void start(Stage& to) {
+        const auto at = first;
 #pragma unroll
-        for (int p = 0; p < X_PARTS; p++) copy16(chunk(to.x[p], row, c), from + p * x.part_bytes);
-    });
-}
+        for (int p = 0; p < X_PARTS; p++) {
+            first = at;
+            first.start(chunk(to.x[p], first.row(), first.piece()), first.STEP * ROW_BYTES, x.parts + p * x.part_bytes);
+        }
+    }
+};
 
 // Adds one stage to the results.
 __device__ __forceinline__ void multiply_stage(Stage& stage, Results& results) {
@@ -199,7 +207,8 @@ __device__ __forceinline__ void multiply(u8* shared, const Activations& x, Row x
     Stage* stages = reinterpret_cast<Stage*>(shared);
     const int count = (k + 31) / 32;
     clear(results);
-    copy_activations(stages[0], x, x_row, 0, count);
+    Split rows(x, x_row, count);
+    rows.start(stages[0]);
     weights.store(stages[0], 0);
     for (int s = 0; s < count; s++) {
         Stage& next = stages[(s + 1) % 2];
@@ -207,7 +216,7 @@ __device__ __forceinline__ void multiply(u8* shared, const Activations& x, Row x
         // Stage s is there, and nobody reads what stage s + 1 overwrites.
         __syncthreads();
         if (s + 1 < count) {
-            copy_activations(next, x, x_row, s + 1, count);
+            rows.start(next);
             weights.fetch(s + 1);
         }
         multiply_stage(stages[s % 2], results);

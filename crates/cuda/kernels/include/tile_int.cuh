@@ -69,22 +69,27 @@ struct Weights {
     }
 };
 
-// Starts the copies of a stage's activations. `x_row(row)`: where a row of the tile lies.
-template <class Row>
-__device__ __forceinline__ void copy_activations(Stage& to, const Activations& x, Row x_row, int stage, int stages) {
-    each<TILE_M * ROW_CHUNKS>([&](int i) {
-        const int row = i / ROW_CHUNKS, c = i % ROW_CHUNKS;
-        copy16(chunk(to.x, row, c), x.q + (u64(x_row(row)) * stages + stage) * ROW_BYTES + c * 16);
-    });
-    each<TILE_M * 2>([&](int i) {
-        const int row = i / 2, half = i % 2;
-        copy16(&to.x_scales[half][row], x.scales + (u64(x_row(row)) * stages + stage) * 2 + half);
-    });
-}
+// The activations that a thread brings.
+struct Rounded {
+    const Activations& x;
+    Copies<TILE_M * ROW_CHUNKS, ROW_CHUNKS> q;
+    Copies<TILE_M * 2, 2> scales;
 
-// Scales of f32 have more bits than M · scale has room for.
+    template <class Row>
+    __device__ __forceinline__ Rounded(const Activations& x, Row x_row, int stages) : x(x), q(x_row, stages), scales(x_row, stages) {}
+
+    // Starts the copies of the next stage.
+    __device__ __forceinline__ void start(Stage& to) {
+        q.start(chunk(to.x, q.row(), q.piece()), q.STEP * ROW_BYTES, x.q);
+        u8* first = reinterpret_cast<u8*>(to.x_scales) + (scales.piece() * TILE_M + scales.row()) * 16;
+        scales.start(first, scales.STEP * 16, x.scales);
+    }
+};
+
+// Whether M · scale is exact: scales of f32 have more bits, those of E8M0 (2^126 and less) more range than there is room for.
 template <class B> constexpr bool SHORT_SCALES = true;
 template <> constexpr bool SHORT_SCALES<Q8_K> = false;
+template <> constexpr bool SHORT_SCALES<MXFP4> = false;
 
 constexpr int MAGIC = 0x4b400000;
 
@@ -163,7 +168,8 @@ __device__ __forceinline__ void multiply(u8* shared, const Activations& x, Row x
     Stage* stages = reinterpret_cast<Stage*>(shared);
     const int count = (k + 63) / 64;
     clear(results);
-    copy_activations(stages[0], x, x_row, 0, count);
+    Rounded rows(x, x_row, count);
+    rows.start(stages[0]);
     weights.store(stages[0], 0);
     for (int s = 0; s < count; s++) {
         Stage& next = stages[(s + 1) % 2];
@@ -171,7 +177,7 @@ __device__ __forceinline__ void multiply(u8* shared, const Activations& x, Row x
         // Stage s is there, and nobody reads what stage s + 1 overwrites.
         __syncthreads();
         if (s + 1 < count) {
-            copy_activations(next, x, x_row, s + 1, count);
+            rows.start(next);
             weights.fetch(s + 1);
         }
         multiply_stage(stages[s % 2], results);

@@ -1,7 +1,8 @@
 //! One GPU: what it is, and its context.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute, CUresult};
 
@@ -133,7 +134,21 @@ unsafe impl Sync for Context {}
 
 impl Gpu {
     /// Opens it, and binds it to this thread. The driver must have been initialised.
+    ///
+    /// A GPU that was opened stays open as long as the process lives: making a context takes a quarter of a second.
     pub(crate) fn open(ordinal: usize) -> Result<Self, CudaError> {
+        static OPENED: Mutex<BTreeMap<usize, Gpu>> = Mutex::new(BTreeMap::new());
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gpu) = opened.get(&ordinal) {
+            gpu.bind()?;
+            return Ok(gpu.clone());
+        }
+        let gpu = Self::retain(ordinal)?;
+        opened.insert(ordinal, gpu.clone());
+        Ok(gpu)
+    }
+
+    fn retain(ordinal: usize) -> Result<Self, CudaError> {
         let facts = GpuFacts::read(ordinal)?;
         let device = device(ordinal)?;
         let mut context = std::ptr::null_mut();

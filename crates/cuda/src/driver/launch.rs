@@ -7,19 +7,28 @@ use cudarc::driver::sys;
 use super::{Function, Stream};
 use crate::error::CudaError;
 
-/// A kernel's argument, as it lies in memory: at most the 24 bytes of `Rows`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C, align(8))]
-pub(crate) struct Param(pub(crate) [u64; 3]);
+/// A kernel's argument, as it lies in memory: a scalar, or a struct by value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Param(Box<[u64]>);
 
 impl Param {
     pub(crate) fn u64(value: u64) -> Self {
-        Self([value, 0, 0])
+        Self(Box::new([value]))
     }
 
     pub(crate) fn u32(value: u32) -> Self {
         // The low half comes first: this runs where GPUs are, on little-endian machines.
-        Self([u64::from(value), 0, 0])
+        Self::u64(u64::from(value))
+    }
+
+    /// The value of a scalar.
+    pub(crate) fn scalar(&self) -> u64 {
+        self.0[0]
+    }
+
+    /// A struct, padded to whole words of 8 bytes.
+    pub(crate) fn structure(words: &[u64]) -> Self {
+        Self(words.into())
     }
 }
 
@@ -46,7 +55,7 @@ pub(crate) fn launch(
     stream.gpu().bind()?;
     let mut pointers: Vec<*mut c_void> = params
         .iter()
-        .map(|p| std::ptr::from_ref(p).cast_mut().cast())
+        .map(|p| p.0.as_ptr().cast_mut().cast())
         .collect();
     // SAFETY: all-zero is a valid value of these plain C structs.
     let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };

@@ -1,6 +1,7 @@
 //! Memory of a GPU, and pinned memory of the host.
 
 use std::ffi::c_void;
+use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::sys::{self, CUresult};
 
@@ -80,6 +81,16 @@ impl DeviceMemory {
         self.gpu.check("cuMemcpyDtoH", code)
     }
 
+    /// Copies from it while kernels may run that write it.
+    pub(crate) fn peek(&self, at: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.gpu.bind()?;
+        let from = self.range(at, bytes.len());
+        // SAFETY: both ranges are inside their allocations.
+        let code =
+            unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast::<c_void>(), from, bytes.len()) };
+        self.gpu.check("cuMemcpyDtoH", code)
+    }
+
     /// Fills it with a word, in stream order.
     pub(crate) fn fill(&self, word: u32, stream: &Stream) -> Result<(), CudaError> {
         self.fill_words(0, self.bytes / 4, word, stream)
@@ -149,11 +160,22 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated once. After a failed kernel freeing fails too, and there is nobody to tell.
+        // After a failed kernel freeing fails too, and there is nobody to tell.
         if self.gpu.bind().is_ok() {
+            // SAFETY: it was allocated once.
             unsafe { sys::cuMemFree_v2(self.address) };
         }
     }
+}
+
+/// Writes a pointer into a variable of a module.
+pub(crate) fn write_pointer(gpu: &Gpu, variable: u64, value: u64) -> Result<(), CudaError> {
+    gpu.bind()?;
+    let bytes = value.to_le_bytes();
+    // SAFETY: `variable` is the address of a pointer of a module that is loaded.
+    let code = unsafe { sys::cuMemcpyHtoD_v2(variable, bytes.as_ptr().cast::<c_void>(), 8) };
+    gpu.check("cuMemcpyHtoD", code)?;
+    gpu.synchronise()
 }
 
 /// Host memory that the GPU copies from and to at full speed.
@@ -166,6 +188,8 @@ pub(crate) struct Pinned {
 
 // SAFETY: it is plain memory that this value owns.
 unsafe impl Send for Pinned {}
+// SAFETY: shared references only read, but for `word`, which is atomic.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     pub(crate) fn new(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
@@ -187,6 +211,13 @@ impl Pinned {
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the allocation is that long, initialised, and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.pointer, self.bytes) }
+    }
+
+    /// Its first eight bytes, which kernels may write while it is looked at.
+    pub(crate) fn word(&self) -> &AtomicU64 {
+        assert!(self.bytes >= size_of::<u64>());
+        // SAFETY: the allocation is that long, aligned to pages, and lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.pointer.cast()) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {

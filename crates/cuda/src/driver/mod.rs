@@ -15,7 +15,7 @@ pub use gpu::GpuFacts;
 pub(crate) use gpu::{Gpu, count, initialise, version};
 pub(crate) use graph::Graph;
 pub(crate) use launch::{Config, Param, launch};
-pub(crate) use memory::{DeviceMemory, Pinned};
+pub(crate) use memory::{DeviceMemory, Pinned, write_pointer};
 pub(crate) use module::{Function, Module};
 pub(crate) use stream::{Event, Stream};
 
@@ -24,6 +24,20 @@ use std::ffi::CStr;
 use cudarc::driver::sys;
 
 use crate::error::CudaError;
+
+/// Opens the driver's library and starts it, for the sake of this GPU.
+///
+/// # Errors
+/// If there is none, or it does not start.
+pub(crate) fn start(gpu: usize) -> Result<(), CudaError> {
+    crate::libraries::driver()?;
+    initialise().map_err(|(code, text)| CudaError::Driver {
+        call: "cuInit",
+        gpu,
+        code,
+        text,
+    })
+}
 
 /// Name and description of a driver's error.
 pub(crate) fn describe(code: sys::CUresult) -> (String, String) {

@@ -61,6 +61,28 @@ impl Module {
     }
 }
 
+impl Module {
+    /// Address of a variable of the module; `None` if it has none of this name.
+    pub(crate) fn global(&self, name: &str) -> Result<Option<u64>, CudaError> {
+        self.gpu.bind()?;
+        let Ok(name) = CString::new(name) else {
+            return Ok(None);
+        };
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: module and name are alive.
+        let code = unsafe {
+            sys::cuModuleGetGlobal_v2(&mut address, &mut bytes, self.handle, name.as_ptr())
+        };
+        match code {
+            sys::CUresult::CUDA_ERROR_NOT_FOUND => Ok(None),
+            code => {
+                self.gpu.check("cuModuleGetGlobal", code)?;
+                Ok(Some(address))
+            }
+        }
+    }
+}
+
 impl Function {
     /// Lets launches have this many bytes of dynamic shared memory.
     pub(crate) fn allow_shared(&self, gpu: &Gpu, bytes: u32) -> Result<(), CudaError> {

@@ -1,17 +1,276 @@
-//! The indexer and latent attention.
+//! The indexer and latent attention: shapes of grids and shared memory; `kernels/{index,select,mla}.cu` say what they compute.
 
-use glim_plan::Op;
+use glim_plan::{Op, Paging};
 
-use super::Builder;
+use super::{Arg, Builder, grid, int};
+use crate::kernels::Kernel;
 
-pub(super) fn index_score(_b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
-    Err(format!("there is no kernel for {}", op.kind()))
+/// Bytes of an element of everything here.
+const F32: usize = size_of::<f32>();
+
+/// Cached keys that a block of `index_score` holds at a time, and its threads for each query row.
+const KEYS: usize = 64;
+const ROW_THREADS: usize = 64;
+
+/// Blocks of `index_score` for each multiprocessor: more only repeat the staging of queries.
+const SCORE_BLOCKS: usize = 4;
+
+/// Latent columns that `mla_attend` can accumulate, and its threads.
+const MOST_RANK: usize = 512;
+const ATTEND_THREADS: usize = 256;
+
+/// How `mla_attend` cuts a row in decode: `chunk_of` in `mla.cu`.
+const MIN_CHUNK: usize = 32;
+const MAX_SPLITS: usize = 64;
+
+/// Shared memory that is left to a kernel's static variables.
+const STATIC_SHARED: usize = 2048;
+
+/// The arguments that say where cached rows are: block tables, number of sequences, blocks of a table, block size.
+fn paging(b: &Builder<'_>, p: &Paging) -> Result<[Arg; 6], String> {
+    let sequences = b.decl(p.cu_seqlens).elements() - 1;
+    Ok([
+        Arg::Buffer(p.positions),
+        Arg::Buffer(p.cu_seqlens),
+        Arg::Buffer(p.block_tables),
+        Arg::I32(int(sequences)?),
+        Arg::I32(int(b.last(p.block_tables))?),
+        Arg::I32(int(b.geometry().block_size)?),
+    ])
 }
 
-pub(super) fn index_select(_b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
-    Err(format!("there is no kernel for {}", op.kind()))
+/// `"4"` where everything that is moved in 16-byte pieces is a multiple of four elements.
+fn vec(sizes: &[usize]) -> &'static str {
+    match sizes.iter().all(|n| n.is_multiple_of(4)) {
+        true => "4",
+        false => "1",
+    }
 }
 
-pub(super) fn attend(_b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
-    Err(format!("there is no kernel for {}", op.kind()))
+pub(super) fn index_score(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let Op::IndexScore {
+        q,
+        weights,
+        keys,
+        paging: places,
+        scale,
+        out,
+    } = op
+    else {
+        return Ok(());
+    };
+    let (heads, dim) = (b.axis(*q, 1), b.last(*q));
+    let lane_heads = if heads <= 8 { 2 } else { 8 };
+    let tiled_heads = heads.next_multiple_of(4 * lane_heads);
+    let stride = dim.next_multiple_of(4) + 4;
+    let shared = |rows: usize| F32 * ((KEYS + rows * tiled_heads) * stride + rows * tiled_heads);
+    let limit = b.gpu().shared_memory as usize - STATIC_SHARED;
+    let rows = match b.is_decode() {
+        true => 1,
+        // Rows of a prompt share the keys that a block has loaded.
+        false => *[4, 2, 1]
+            .iter()
+            .find(|rows| shared(**rows) <= limit)
+            .unwrap_or(&1),
+    };
+    if shared(rows) > limit {
+        let bytes = shared(rows);
+        return Err(format!(
+            "{heads} index heads of {dim} need {bytes} bytes of shared memory, and a block has {limit}"
+        ));
+    }
+    let row_blocks = b.rows(*out).div_ceil(rows);
+    let tiles = b.geometry().max_positions().div_ceil(KEYS);
+    let most = (SCORE_BLOCKS * b.gpu().multiprocessors as usize)
+        .div_ceil(row_blocks)
+        .max(1);
+    let mut args = vec![
+        Arg::Buffer(*q),
+        Arg::Buffer(*weights),
+        Arg::Buffer(*keys),
+        Arg::Buffer(*out),
+        Arg::F32(*scale),
+        Arg::I32(int(heads)?),
+        Arg::I32(int(dim)?),
+        Arg::I32(int(b.last(*out))?),
+        Arg::I32(int(b.unread_below(*out))?),
+    ];
+    args.extend(paging(b, places)?);
+    args.push(Arg::Rows(*out));
+    let defines = [
+        ("ROWS", &*rows.to_string()),
+        ("LANE_HEADS", &*lane_heads.to_string()),
+        ("VEC", vec(&[dim])),
+    ];
+    let kernel = Kernel::new("index", "index_score", &defines);
+    let blocks = [grid(row_blocks)?, grid(tiles.min(most).max(1))?, 1];
+    let threads = (rows * ROW_THREADS) as u32;
+    b.launch(kernel, blocks, threads, grid(shared(rows))?, args);
+    Ok(())
+}
+
+pub(super) fn index_select(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let Op::IndexSelect {
+        scores,
+        positions,
+        topk,
+        forced,
+        out,
+    } = op
+    else {
+        return Ok(());
+    };
+    let stride = b.last(*scores);
+    let (given, given_stride) = match forced {
+        Some(f) => (Arg::BufferAt(f.buffer, f.start * F32), b.last(f.buffer)),
+        None => (Arg::Null, 0),
+    };
+    let args = vec![
+        Arg::Buffer(*scores),
+        Arg::I32(int(stride)?),
+        Arg::Buffer(*positions),
+        Arg::I32(int(*topk)?),
+        given,
+        Arg::I32(int(given_stride)?),
+        Arg::Buffer(*out),
+        Arg::Rows(*out),
+    ];
+    let kernel = Kernel::new("select", "index_select", &[("VEC", vec(&[stride]))]);
+    b.launch(kernel, [grid(b.rows(*out))?, 1, 1], 1024, 0, args);
+    Ok(())
+}
+
+/// Chunks that a row of `n` positions is cut into.
+fn splits_of(n: usize) -> usize {
+    let mut chunk = MIN_CHUNK;
+    while chunk * MAX_SPLITS < n {
+        chunk *= 2;
+    }
+    n.div_ceil(chunk)
+}
+
+/// Chunks of the row that is cut into most, among rows of up to `most` positions.
+fn most_splits(most: usize) -> usize {
+    // At each length up to this the chunk is the smallest, and beyond it there are no more chunks than at it.
+    splits_of(most.min(MIN_CHUNK * MAX_SPLITS)).max(1)
+}
+
+pub(super) fn attend(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let Op::MlaAttend {
+        q_latent,
+        q_rope,
+        latent,
+        topk,
+        paging: places,
+        scale,
+        out,
+    } = op
+    else {
+        return Ok(());
+    };
+    let (heads, rank, rope) = (b.axis(*q_latent, 1), b.last(*q_latent), q_rope.len);
+    let rope_stride = b.last(q_rope.buffer);
+    if rank > MOST_RANK {
+        return Err(format!("latents of {rank} are wider than {MOST_RANK}"));
+    }
+    let tile = if heads <= 4 { 4 } else { 8 };
+    let padded_rank = rank.next_multiple_of(4);
+    let stride = (padded_rank + rope.next_multiple_of(4) + 15) / 32 * 32 + 16;
+    let warps = ATTEND_THREADS / 32;
+    let shared = |positions: usize| {
+        let rounds = (positions + tile) * stride + (warps + 1) * positions * tile;
+        // At the end the halves' sums lie in the same place.
+        let sums = tile * ATTEND_THREADS / 2 * 4;
+        F32 * rounds.max(sums)
+    };
+    let limit = b.gpu().shared_memory as usize - STATIC_SHARED;
+    let positions = if shared(32) <= limit { 32 } else { 16 };
+    if shared(positions) > limit {
+        let bytes = shared(positions);
+        return Err(format!(
+            "latents of {rank} and {rope} need {bytes} bytes of shared memory, and a block has {limit}"
+        ));
+    }
+    let defines = [
+        ("HEADS", &*tile.to_string()),
+        ("POSITIONS", &*positions.to_string()),
+        ("VEC", vec(&[rank, rope, q_rope.start, rope_stride])),
+    ];
+    let rows = b.rows(*out);
+    let width = topk.map_or(0, |topk| b.last(topk));
+    let most = b.geometry().max_positions();
+    let most = topk.map_or(most, |_| most.min(width));
+    let direct = !b.is_decode();
+    let splits = if direct { 1 } else { most_splits(most) };
+    let (partial, sums) = match direct {
+        true => (Arg::Null, Arg::Null),
+        false => {
+            let each = rows * splits * heads;
+            let partial = b.scratch(each * padded_rank * F32);
+            let sums = b.scratch(each * 2 * F32);
+            (Arg::Scratch(partial), Arg::Scratch(sums))
+        }
+    };
+    let chosen = topk.map_or(Arg::Null, Arg::Buffer);
+    let mut args = vec![
+        Arg::Buffer(*q_latent),
+        Arg::BufferAt(q_rope.buffer, q_rope.start * F32),
+        Arg::I32(int(rope_stride)?),
+        Arg::Buffer(*latent),
+        Arg::Buffer(*out),
+        Arg::F32(*scale),
+        Arg::I32(int(heads)?),
+        Arg::I32(int(rank)?),
+        Arg::I32(int(rope)?),
+        chosen,
+        Arg::I32(int(width)?),
+        Arg::I32(i32::from(direct)),
+        partial,
+        sums,
+    ];
+    args.extend(paging(b, places)?);
+    args.extend([Arg::Rows(*out), Arg::Fault, Arg::OpIndex]);
+    let blocks = [grid(rows)?, grid(heads.div_ceil(tile))?, grid(splits)?];
+    let kernel = Kernel::new("mla", "mla_attend", &defines);
+    b.launch(
+        kernel,
+        blocks,
+        ATTEND_THREADS as u32,
+        grid(shared(positions))?,
+        args,
+    );
+    if direct {
+        return Ok(());
+    }
+    let args = vec![
+        partial,
+        sums,
+        Arg::Buffer(*out),
+        Arg::I32(int(heads)?),
+        Arg::I32(int(rank)?),
+        Arg::I32(int(splits)?),
+        chosen,
+        Arg::I32(int(width)?),
+        Arg::Buffer(places.positions),
+        Arg::Rows(*out),
+    ];
+    // A warp's lanes have four columns each.
+    let blocks = [grid(rows)?, grid(heads)?, grid(padded_rank.div_ceil(128))?];
+    let kernel = Kernel::new("mla", "mla_merge", &defines);
+    b.launch(kernel, blocks, 128, 0, args);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_has_room_for_every_shorter_row() {
+        for most in [1, 31, 32, 33, 2047, 2048, 2049, 5000, 200_000] {
+            let room = most_splits(most);
+            let needed = (1..=most).map(splits_of).max();
+            assert_eq!(needed, Some(room), "{most}");
+        }
+    }
 }

@@ -23,7 +23,7 @@ pub(super) fn top_k_merge(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         out_ids,
     } = op
     else {
-        return Ok(());
+        return Err("it is not a TopKMerge".into());
     };
     let n = b.last(*values);
     b.launch(
@@ -54,7 +54,7 @@ pub(super) fn shortlist(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         out_ids,
     } = op
     else {
-        return Ok(());
+        return Err("it is not a Shortlist".into());
     };
     let (rows, width) = (b.rows(*logits), b.last(*logits));
     let parts = width.div_ceil(PART);
@@ -85,7 +85,15 @@ pub(super) fn shortlist(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     b.launch(kernel("shortlist_scan"), size, 256, 0, args);
 
     let mut args = part(b)?;
-    args.extend([inputs.temperature, inputs.top_k, inputs.seeds, inputs.positions].map(Arg::Buffer));
+    args.extend(
+        [
+            inputs.temperature,
+            inputs.top_k,
+            inputs.seeds,
+            inputs.positions,
+        ]
+        .map(Arg::Buffer),
+    );
     args.extend([
         Arg::Scratch(scans),
         Arg::I32(int(*k)?),
@@ -123,7 +131,7 @@ pub(super) fn sample(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         out,
     } = op
     else {
-        return Ok(());
+        return Err("it is not a Sample".into());
     };
     let (rows, width) = (b.rows(*logits), b.last(*logits));
     let parts = width.div_ceil(PART);
@@ -144,18 +152,23 @@ pub(super) fn sample(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let size = [grid(parts)?, grid(rows)?, 1];
     let each_row = [grid(rows)?, 1, 1];
     let kernel = |entry| Kernel::new("sample", entry, &[]);
-    let (scans, cuts, racers) = (Arg::Scratch(scans), Arg::Scratch(cuts), Arg::Scratch(racers));
+    let (scans, cuts, racers) = (
+        Arg::Scratch(scans),
+        Arg::Scratch(cuts),
+        Arg::Scratch(racers),
+    );
 
     let args = [&all[..], &[scans, row]].concat();
     b.launch(kernel("sample_scan"), size, 256, 0, args);
 
-    let args = [
-        &all[..],
-        &draw,
-        &[scans, Arg::I32(int(parts)?), cuts, row],
-    ]
-    .concat();
-    b.launch(kernel("sample_cut"), each_row, 1024, CHUNK_BYTES as u32, args);
+    let args = [&all[..], &draw, &[scans, Arg::I32(int(parts)?), cuts, row]].concat();
+    b.launch(
+        kernel("sample_cut"),
+        each_row,
+        1024,
+        CHUNK_BYTES as u32,
+        args,
+    );
 
     let args = [&all[..], &draw, &[scans, cuts, racers, row]].concat();
     b.launch(kernel("sample_race"), size, 256, 0, args);

@@ -89,13 +89,7 @@ pub(super) fn embed(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
             args.push(Arg::I32(int(sequences)?));
             args.push(Arg::I32(int(b.decl(c.carry).elements())?));
         }
-        None => args.extend([
-            Arg::Null,
-            Arg::Null,
-            Arg::Null,
-            Arg::I32(0),
-            Arg::I32(0),
-        ]),
+        None => args.extend([Arg::Null, Arg::Null, Arg::Null, Arg::I32(0), Arg::I32(0)]),
     }
     args.extend([Arg::Fault, Arg::OpIndex]);
     let kernel = Kernel::new("embed", "embed", &[("TYPE", ty.name())]);
@@ -228,7 +222,12 @@ fn gemv_int(
     args.push(Arg::I32(int(input.k)?));
     let rows = shape.rows.to_string();
     let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
-    shape.launch(b, Kernel::new("gemv_int", "gemv_int", &defines), args, products)
+    shape.launch(
+        b,
+        Kernel::new("gemv_int", "gemv_int", &defines),
+        args,
+        products,
+    )
 }
 
 fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result<(), String> {
@@ -249,7 +248,12 @@ fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result
         ("ROWS", rows.as_str()),
         ("WHOLE", if is_whole { "1" } else { "0" }),
     ];
-    shape.launch(b, Kernel::new("gemv_float", "gemv_float", &defines), args, products)
+    shape.launch(
+        b,
+        Kernel::new("gemv_float", "gemv_float", &defines),
+        args,
+        products,
+    )
 }
 
 /// Live rows, address, distance of rows and of heads, elements.
@@ -300,11 +304,11 @@ impl Shape {
         let multiprocessors = b.gpu().multiprocessors as usize;
         // Large blocks where they are enough for two on each multiprocessor.
         let blocks = |threads: usize| m.div_ceil(threads / lanes);
-        let threads = [512, 256, 128].into_iter().filter(|n| *n >= lanes);
+        let mut threads = [512, 256, 128].into_iter().filter(|n| *n >= lanes);
         let threads = threads
             .clone()
             .find(|n| blocks(*n) * input.heads >= 2 * multiprocessors)
-            .or(threads.last())
+            .or(threads.next_back())
             .unwrap_or(lanes);
         // As many as can be resident; each takes as many groups of rows as the others, or one less.
         let resident = (multiprocessors * RESIDENT / threads / input.heads.max(1)).max(1);
@@ -374,7 +378,10 @@ mod tests {
     #[test]
     fn a_row_is_requested_at_once_if_there_are_many_and_shared_by_more_threads_if_few() {
         // Q8_0 rows of 6144 and 2048 elements, and of one head of 192.
-        assert_eq!([384, 128, 12].map(|units| lanes(units, 16_384)), [128, 32, 4]);
+        assert_eq!(
+            [384, 128, 12].map(|units| lanes(units, 16_384)),
+            [128, 32, 4]
+        );
         // 32 rows of 6144 f32.
         assert_eq!(lanes(1536, 32), 512);
         // Not more threads than half of the units.

@@ -8,19 +8,25 @@
 //! kernels cannot do.
 
 mod attention;
+mod gemm;
 mod head;
+mod library;
 mod linear;
 mod moe;
 mod poison;
 mod ranks;
 mod rows;
 
+pub(crate) use library::{Library, LibraryCall};
 pub(crate) use poison::{check as poison_check, fill_word as poison_word};
 
+use std::sync::Arc;
+
 use glim_plan::fuse::ADD_RMS_NORM;
-use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, Rows, StepKind};
+use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, StepKind};
 
 use crate::backend::Math;
+use crate::collective::Collective;
 use crate::driver::GpuFacts;
 use crate::kernels::Kernel;
 use crate::weights::{WeightInfo, Weights};
@@ -40,14 +46,24 @@ pub(crate) enum Arg {
     Fault,
     /// Index of the operation, for `Fault`.
     OpIndex,
+    /// A struct by value, of [`Program::structures`].
+    Struct(usize),
     /// A null pointer.
     Null,
-    /// An address that is known already.
-    Address(u64),
     I32(i32),
     U32(u32),
     U64(u64),
     F32(f32),
+}
+
+impl Arg {
+    /// Whether it has eight bytes, and not four.
+    pub(crate) fn is_wide(self) -> bool {
+        !matches!(
+            self,
+            Self::OpIndex | Self::I32(_) | Self::U32(_) | Self::F32(_)
+        )
+    }
 }
 
 /// One launch.
@@ -63,16 +79,35 @@ pub(crate) struct Launch {
     pub(crate) dependent: bool,
 }
 
-/// The launches of one operation of the plan (of all parts of a fused one).
+/// What a step puts into its stream.
+#[derive(Debug, Clone)]
+pub(crate) enum Work {
+    Kernel(Launch),
+    Library(Library),
+}
+
+impl Work {
+    /// The launch, if it is one of our kernels.
+    pub(crate) fn kernel(&self) -> Option<&Launch> {
+        match self {
+            Self::Kernel(launch) => Some(launch),
+            Self::Library(_) => None,
+        }
+    }
+}
+
+/// The work of one operation of the plan (of all parts of a fused one).
 #[derive(Debug, Clone)]
 pub(crate) struct ProgramOp {
-    pub(crate) launches: Vec<Launch>,
+    pub(crate) work: Vec<Work>,
 }
 
 /// A plan as launches, operation by operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     pub(crate) ops: Vec<ProgramOp>,
+    /// Fields of the structs that kernels get by value.
+    pub(crate) structures: Vec<Vec<Arg>>,
     /// Bytes of scratch that it needs.
     pub(crate) scratch: usize,
 }
@@ -83,6 +118,9 @@ pub(crate) struct Target<'a> {
     pub(crate) gpu: &'a GpuFacts,
     pub(crate) math: Math,
     pub(crate) weights: &'a Weights,
+    pub(crate) ranks: &'a dyn Collective,
+    /// Whether outputs are looked through for poison: then all of them is written.
+    pub(crate) poison: bool,
 }
 
 /// Collects the launches of a plan.
@@ -90,7 +128,8 @@ pub(crate) struct Builder<'a> {
     plan: &'a Plan,
     target: Target<'a>,
     unread_below: Vec<usize>,
-    launches: Vec<Launch>,
+    work: Vec<Work>,
+    structures: Vec<Vec<Arg>>,
     /// Bytes of scratch that the current operation uses.
     scratch: usize,
     most_scratch: usize,
@@ -106,7 +145,8 @@ impl Program {
             plan,
             target,
             unread_below: plan.unread_below(),
-            launches: Vec::new(),
+            work: Vec::new(),
+            structures: Vec::new(),
             scratch: 0,
             most_scratch: 0,
         };
@@ -115,11 +155,12 @@ impl Program {
             let built = builder.op(&node.op);
             built.map_err(|reason| format!("{} ({}): {reason}", node.label, node.op.kind()))?;
             ops.push(ProgramOp {
-                launches: std::mem::take(&mut builder.launches),
+                work: std::mem::take(&mut builder.work),
             });
         }
         Ok(Self {
             ops,
+            structures: builder.structures,
             scratch: builder.most_scratch,
         })
     }
@@ -129,7 +170,12 @@ impl<'a> Builder<'a> {
     /// Adds the launches of an operation.
     fn op(&mut self, op: &Op) -> Result<(), String> {
         self.scratch = 0;
+        let prefill = !self.is_decode();
         match op {
+            // Few rows are multiplied as weights stream, many on tensor cores; the kind of step decides, and not their number.
+            Op::Linear { .. } if prefill => gemm::linear(self, op),
+            Op::HeadProject { .. } if prefill => gemm::head_project(self, op),
+            Op::LmHead { .. } if prefill => gemm::lm_head(self, op),
             Op::Embed { .. } => linear::embed(self, op),
             Op::RmsNorm { .. } => rows::rms_norm(self, op),
             Op::LayerNorm { .. } => rows::layer_norm(self, op),
@@ -165,16 +211,29 @@ impl<'a> Builder<'a> {
         shared: u32,
         args: Vec<Arg>,
     ) -> &mut Launch {
-        let index = self.launches.len();
-        self.launches.push(Launch {
+        self.work.push(Work::Kernel(Launch {
             kernel,
             grid,
             threads,
             shared,
             args,
             dependent: true,
-        });
-        &mut self.launches[index]
+        }));
+        match self.work.last_mut() {
+            Some(Work::Kernel(launch)) => launch,
+            _ => unreachable!("it was just added"),
+        }
+    }
+
+    /// Adds work that a library puts into the stream, with the addresses that it gets.
+    pub(crate) fn library(&mut self, call: Arc<dyn LibraryCall>, addresses: Vec<Arg>) {
+        self.work.push(Work::Library(Library { call, addresses }));
+    }
+
+    /// An argument that is a struct with these fields.
+    pub(crate) fn structure(&mut self, fields: Vec<Arg>) -> Arg {
+        self.structures.push(fields);
+        Arg::Struct(self.structures.len() - 1)
     }
 
     /// Room that the current operation has for itself, 256-byte aligned: its offset in the scratch region.
@@ -225,6 +284,11 @@ impl<'a> Builder<'a> {
         self.target.math
     }
 
+    /// How this rank meets the others.
+    pub(crate) fn ranks(&self) -> &'a dyn Collective {
+        self.target.ranks
+    }
+
     pub(crate) fn gpu(&self) -> &'a GpuFacts {
         self.target.gpu
     }
@@ -235,12 +299,10 @@ impl<'a> Builder<'a> {
 
     /// How many positions a row of scores must see before it is read ([`Plan::unread_below`]).
     pub(crate) fn unread_below(&self, scores: BufferId) -> usize {
-        self.unread_below[scores.index()]
-    }
-
-    /// Whether rows of this buffer are output rows.
-    pub(crate) fn is_outputs(&self, id: BufferId) -> bool {
-        self.decl(id).rows == Rows::Outputs
+        match self.target.poison {
+            true => 0,
+            false => self.unread_below[scores.index()],
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use glim_plan::{BufferId, GgmlType, Op, Scoring};
 
-use super::{Arg, Builder, grid, int};
+use super::{Arg, Builder, gemm, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
 
@@ -23,7 +23,7 @@ pub(super) fn route(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         expert_weights,
     } = op
     else {
-        return Ok(());
+        return Err("it is not a Route".into());
     };
     let w = b.weight(*weight)?;
     let (experts, d, rows) = (b.axis(*weight, 0), b.last(*weight), b.rows(*ids));
@@ -36,7 +36,11 @@ pub(super) fn route(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let slices = if b.is_decode() { d.div_ceil(SLICE) } else { 1 };
     let parts = b.scratch(rows * slices * experts * size_of::<f32>());
     let (entry, blocks, threads) = match b.is_decode() {
-        true => ("route_logits", [experts.div_ceil(SLICE_EXPERTS), slices], 256),
+        true => (
+            "route_logits",
+            [experts.div_ceil(SLICE_EXPERTS), slices],
+            256,
+        ),
         false => {
             let blocks = [experts.div_ceil(TILE_EXPERTS), rows.div_ceil(TILE_ROWS)];
             ("route_logits_tiled", blocks, 128)
@@ -128,7 +132,7 @@ pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         out,
     } = op
     else {
-        return Ok(());
+        return Err("it is not an ExpertFfn".into());
     };
     let e = Experts {
         x: *x,
@@ -139,6 +143,10 @@ pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         down: *down,
         out: *out,
     };
+    // Many rows go through tensor cores; the kernels for it read gate and up as one type, as they nearly always are.
+    if !b.is_decode() && b.weight(*gate)?.ty == b.weight(*up)?.ty {
+        return gemm::experts(b, op);
+    }
     let pairs = b.rows(*ids) * b.last(*ids);
     let hidden = b.scratch(pairs * b.axis(*gate, 1) * size_of::<f32>());
     gate_and_up(b, &e, hidden)?;
@@ -164,7 +172,7 @@ fn kernel(b: &Builder<'_>, entry: &'static str, ty: GgmlType, pairs: usize) -> K
 /// Bytes of a row of `k` activations in shared memory (`bytes` of `Ints` and of `Floats`).
 fn row_bytes(is_rounded: bool, k: usize) -> usize {
     match is_rounded {
-        true => k.div_ceil(64) * 64 + (k / 32).next_multiple_of(2) * 8,
+        true => k.div_ceil(64) * 64 + 16 + (k / 32).next_multiple_of(2) * 8,
         false => k.next_multiple_of(4) * 4,
     }
 }
@@ -220,7 +228,8 @@ fn down_and_sum(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), S
     let wanted = if k * inner <= 4096 { 3 } else { 1 };
     let waves = blocks.div_ceil(wanted * b.gpu().multiprocessors as usize);
     let tile = DOWN_ROWS * waves.clamp(1, 8);
-    let shared = shared_memory(b, k * row_bytes(is_rounded(b, ty), inner))?;
+    // The hidden rows, then the experts and their weights.
+    let shared = shared_memory(b, k * (row_bytes(is_rounded(b, ty), inner) + 8))?;
     b.launch(
         kernel(b, "experts_down", ty, 1),
         [grid(rows)?, grid(d.div_ceil(tile))?, 1],

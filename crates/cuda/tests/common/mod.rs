@@ -7,7 +7,7 @@ use glim_cuda::{CudaOptions, libraries};
 
 /// Options for a test. `GLIM_CUDA_LIBRARIES` names the folder of the emulator's libraries (`cargo xtask emulate` sets it);
 /// `GLIM_CUDA_CACHE` a folder that keeps compiled kernels between tests.
-pub fn options() -> CudaOptions {
+pub(crate) fn options() -> CudaOptions {
     if let Some(folder) = std::env::var_os("GLIM_CUDA_LIBRARIES") {
         libraries::preload(&PathBuf::from(folder));
     }

@@ -3,6 +3,7 @@
 //! What a step costs depends on how many rows and positions it has, not on what is in them (but for which experts are chosen),
 //! so a context is not computed first: its blocks are taken as they are.
 
+mod profile;
 mod requests;
 
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use crate::error::EngineError;
 use crate::sequence::Sequence;
 use crate::steps::{BatchRow, Draw};
 
+pub use profile::{Explained, ExplainedOp, explain};
 pub use requests::{Arrival, Concurrent, arrival, concurrent};
 
 /// One size of step, timed.
@@ -54,11 +56,7 @@ pub fn decode(
     context: usize,
     repeats: usize,
 ) -> Result<Timing, EngineError> {
-    let tokens: Vec<[TokenId; 1]> = (0..rows).map(|i| [token(engine, i)]).collect();
-    let batch: Vec<&[TokenId]> = tokens.iter().map(|t| t.as_slice()).collect();
-    time(engine, &batch, context, repeats, |engine, n| {
-        engine.decode_kind(n)
-    })
+    time(engine, &Size::Decode { rows, context }, repeats)
 }
 
 /// Times a prefill step of `tokens` tokens of one sequence that has `context` tokens already.
@@ -71,71 +69,134 @@ pub fn prefill(
     context: usize,
     repeats: usize,
 ) -> Result<Timing, EngineError> {
-    let ids: Vec<TokenId> = (0..tokens).map(|i| token(engine, i)).collect();
-    time(engine, &[&ids], context, repeats, |engine, n| {
-        engine.prefill_kind(n)
-    })
+    time(engine, &Size::Prefill { tokens, context }, repeats)
 }
 
-/// Ids that spread over the vocabulary, so that rows differ and choose different experts.
+/// What a step is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// A token of each of `rows` sequences that have `context` tokens already.
+    Decode {
+        /// Sequences.
+        rows: usize,
+        /// Tokens before the step.
+        context: usize,
+    },
+    /// `tokens` tokens of one sequence that has `context` tokens already.
+    Prefill {
+        /// Tokens of the step.
+        tokens: usize,
+        /// Tokens before it.
+        context: usize,
+    },
+}
+
+impl Size {
+    /// Rows of the step.
+    pub fn rows(self) -> usize {
+        match self {
+            Self::Decode { rows, .. } => rows,
+            Self::Prefill { tokens, .. } => tokens,
+        }
+    }
+
+    /// Positions that are cached for each sequence before it.
+    pub fn context(self) -> usize {
+        match self {
+            Self::Decode { context, .. } | Self::Prefill { context, .. } => context,
+        }
+    }
+
+    fn sequences(self) -> usize {
+        match self {
+            Self::Decode { rows, .. } => rows,
+            Self::Prefill { .. } => 1,
+        }
+    }
+
+    /// What the step must be priced by.
+    fn load(self) -> Load {
+        let tokens = self.rows() / self.sequences().max(1);
+        Load {
+            rows: self.rows(),
+            outputs: self.sequences(),
+            sequences: self.sequences(),
+            context: self.context() + tokens.div_ceil(2),
+        }
+    }
+}
+
+/// A token that the model has: ids spread over the vocabulary, so that rows differ and choose different experts.
 fn token(engine: &Engine, i: usize) -> TokenId {
     TokenId((i as u32 * 7919 + 13) % engine.inventory().config().vocab_size as u32)
 }
 
-fn time(
+fn time(engine: &mut Engine, size: &Size, repeats: usize) -> Result<Timing, EngineError> {
+    let (kind, times) = with_batch(engine, *size, |engine, kind, batch| {
+        Ok((kind, times(engine, kind, batch, repeats)?))
+    })?;
+    let step = engine.step_of(kind)?;
+    let costs = step.plans().map(|plan| plan_cost(plan, &size.load()));
+    Ok(Timing {
+        rows: size.rows(),
+        context: size.context(),
+        times,
+        cost: costs.fold(Cost::default(), |sum, cost| sum + cost),
+        ops: step.plan.ops.len(),
+    })
+}
+
+/// Runs a batch over and over.
+fn times(
     engine: &mut Engine,
-    batch: &[&[TokenId]],
-    context: usize,
+    kind: StepKind,
+    batch: &[BatchRow<'_>],
     repeats: usize,
-    kind: impl Fn(&Engine, usize) -> StepKind,
-) -> Result<Timing, EngineError> {
-    let rows: usize = batch.iter().map(|tokens| tokens.len()).sum();
-    let longest = batch.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
-    let needed = context + longest;
+) -> Result<Vec<Duration>, EngineError> {
+    // One more than counts: the first run finds caches and pages cold.
+    engine.run_batch(kind, batch)?;
+    let time = |_| {
+        let start = Instant::now();
+        engine.run_batch(kind, batch)?;
+        Ok(start.elapsed())
+    };
+    (0..repeats).map(time).collect()
+}
+
+/// Makes the batch of a step of this size, with its sequences, and the step that holds it.
+fn with_batch<T>(
+    engine: &mut Engine,
+    size: Size,
+    f: impl FnOnce(&mut Engine, StepKind, &[BatchRow<'_>]) -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    let (n, context) = (size.sequences(), size.context());
+    let ids: Vec<TokenId> = (0..size.rows()).map(|i| token(engine, i)).collect();
+    let batch: Vec<&[TokenId]> = ids.chunks(ids.len().div_ceil(n.max(1)).max(1)).collect();
+    let needed = context + batch.first().map_or(0, |tokens| tokens.len());
     if needed > engine.context() {
         return Err(EngineError::ContextExceeded {
             needed,
             available: engine.context(),
         });
     }
-    let step = kind(engine, rows);
-    if step.tokens() < rows || step.sequences() < batch.len() {
+    let kind = match size {
+        Size::Decode { rows, .. } => engine.decode_kind(rows),
+        Size::Prefill { tokens, .. } => engine.prefill_kind(tokens),
+    };
+    if kind.tokens() < size.rows() || kind.sequences() < n {
         return Err(EngineError::BadSequences {
-            found: batch.len(),
-            max: step.sequences(),
+            found: n,
+            max: kind.sequences(),
         });
     }
-    engine.with_sequences(batch.len(), |engine, sequences| {
-        for (sequence, tokens) in sequences.iter_mut().zip(batch) {
-            engine.reserve(sequence, context + tokens.len())?;
+    engine.with_sequences(n, |engine, sequences| {
+        for sequence in sequences.iter_mut() {
+            engine.reserve(sequence, needed)?;
             sequence.advance(context);
         }
         let vocab = engine.inventory().config().vocab_size;
         let mask = vec![u32::MAX; vocab.div_ceil(32)];
-        let mut times = Vec::with_capacity(repeats);
-        // One more than counts: the first run finds caches and pages cold.
-        for repeat in 0..=repeats {
-            let start = Instant::now();
-            engine.run_batch(step, &rows_of(sequences, batch, context, &mask))?;
-            if repeat > 0 {
-                times.push(start.elapsed());
-            }
-        }
-        let load = Load {
-            rows,
-            outputs: batch.len(),
-            sequences: batch.len(),
-            context: context + longest.div_ceil(2),
-        };
-        let step = engine.step_of(step)?;
-        let costs = step.plans().map(|plan| plan_cost(plan, &load));
-        Ok(Timing {
-            rows,
-            context,
-            times,
-            cost: costs.fold(Cost::default(), |sum, cost| sum + cost),
-            ops: step.plan.ops.len(),
-        })
+        f(engine, kind, &rows_of(sequences, &batch, context, &mask))
     })
 }
 
@@ -157,6 +218,7 @@ fn rows_of<'a>(
     let row = |(slot, (sequence, tokens)): (usize, (&'a Sequence, &&'a [TokenId]))| BatchRow {
         tokens,
         sequence,
+        under_way: 0,
         slot,
         draw: Some(Draw { params, mask }),
     };

@@ -58,6 +58,11 @@ impl Active {
         constraint.restrict(&mut self.bound)
     }
 
+    /// Whether a draw needs what the host knows of the last one.
+    pub(super) fn draws_on_host(&self) -> bool {
+        self.constraint.is_some() || self.sampling.needs_logits()
+    }
+
     /// Tells the constraint what was drawn.
     pub(super) fn accept(&mut self, token: TokenId) -> Result<(), ConstraintError> {
         match &mut self.constraint {

@@ -1,6 +1,6 @@
 //! What evaluation, proofs and benchmarks use of an engine: steps without requests.
 
-use glim_plan::{Plan, ReadTarget, StepKind, StepResults};
+use glim_plan::{Plan, Profile, ReadTarget, StepKind, StepResults};
 use glim_text::TokenId;
 
 use super::Engine;
@@ -33,6 +33,7 @@ impl Engine {
             tokens,
             sequences: 1,
         };
+        self.settle()?;
         let slots = self.options.max_num_seqs;
         let caps = self.ranks.caps();
         let mut plans = every_row_plan(&self.inventory, &caps, self.geometry, step, slots, forced)?;
@@ -52,6 +53,7 @@ impl Engine {
         let row = BatchRow {
             tokens,
             sequence,
+            under_way: 0,
             slot: 0,
             draw: None,
         };
@@ -74,6 +76,7 @@ impl Engine {
         n: usize,
         f: impl FnOnce(&mut Self, &mut [Sequence]) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
+        self.settle()?;
         let mut sequences: Vec<Sequence> = (0..n).map(|_| Sequence::default()).collect();
         let result = f(self, &mut sequences);
         sequences
@@ -90,6 +93,7 @@ impl Engine {
         kind: StepKind,
         edit: impl FnMut(Plan) -> Result<Plan, EngineError>,
     ) -> Result<Prepared, EngineError> {
+        self.settle()?;
         let plans = self.steps.get(kind, Head::Tokens)?.plans().cloned();
         let plans = plans.map(edit).collect::<Result<_, _>>()?;
         Prepared::new(&mut self.ranks, plans)
@@ -168,5 +172,17 @@ impl Engine {
         self.steps
             .get(kind, Head::Tokens)?
             .run(&mut self.ranks, batch)
+    }
+
+    /// Runs a batch `repeats` times, watched; the profiles of each rank.
+    pub(crate) fn profile_batch(
+        &mut self,
+        kind: StepKind,
+        batch: &[BatchRow<'_>],
+        repeats: usize,
+    ) -> Result<Vec<Vec<Profile>>, EngineError> {
+        self.steps
+            .get(kind, Head::Tokens)?
+            .profile(&mut self.ranks, batch, repeats)
     }
 }

@@ -5,6 +5,7 @@
 //! and its draws are numbered by its own positions. Nor does it depend on what of it was cached, or whether it was preempted.
 
 mod active;
+mod ahead;
 mod generate;
 mod inside;
 mod serve;
@@ -26,6 +27,7 @@ use crate::scheduler::{Limits, RequestId, Scheduler};
 use crate::stats::{EngineStats, StepSize};
 use crate::steps::{CACHE_TYPE, Steps};
 use active::Active;
+use ahead::InFlight;
 
 /// One model on one backend.
 pub struct Engine {
@@ -42,6 +44,9 @@ pub struct Engine {
     scheduler: Scheduler,
     /// Requests that are not over.
     active: HashMap<RequestId, Active>,
+    /// The next tick's decode step, if it runs already.
+    ahead: Option<InFlight>,
+    launches_ahead: bool,
     steps_run: u64,
     last_step: StepSize,
 }
@@ -91,7 +96,11 @@ impl Engine {
             ..
         } = plan;
         let max_num_seqs = options.max_num_seqs;
-        let (found, expected) = (ranks.len(), inventory.world_size());
+        let expected = match options.lone_rank {
+            Some(_) => 1,
+            None => inventory.world_size(),
+        };
+        let found = ranks.len();
         let together = group.as_ref().map_or(1, |group| group.world_size());
         if (found, together) != (expected, expected) {
             return Err(EngineError::BadRanks {
@@ -111,6 +120,7 @@ impl Engine {
             sequence_slots: max_num_seqs,
         };
         let mut ranks = Ranks::load(ranks, group, &groups, &state)?;
+        let launches_ahead = ranks.caps().launch_ahead;
         let steps = Steps::prepare(&mut ranks, plan.plans)?;
         let prefill_seqs = max_num_seqs.min(MAX_PREFILL_SEQS);
         let limits = Limits {
@@ -139,6 +149,8 @@ impl Engine {
             prefill_seqs,
             steps,
             active: HashMap::new(),
+            ahead: None,
+            launches_ahead,
             options,
             steps_run: 0,
             last_step: StepSize::default(),

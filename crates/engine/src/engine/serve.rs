@@ -8,6 +8,7 @@ use glim_plan::StepResults;
 use glim_plan::sample::{TOKEN_CORRUPT, TOKEN_NONE_ALLOWED};
 use glim_text::TokenId;
 
+use super::ahead::{InFlight, Row, Which};
 use super::{Active, Engine};
 use crate::error::EngineError;
 use crate::event::{Event, FinishReason};
@@ -16,13 +17,6 @@ use crate::sampler::{Drawn, History, draw};
 use crate::scheduler::{RequestId, Submission};
 use crate::stats::StepSize;
 use crate::steps::{BatchRow, CARRIED, Draw, Head};
-
-/// Which of a tick's two steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
-    Decode,
-    Prefill,
-}
 
 impl Engine {
     /// Queues a request.
@@ -99,11 +93,24 @@ impl Engine {
             self.steps_run += 1;
             self.last_step = size;
         }
-        let decode: Vec<(RequestId, usize)> = tick.decode.iter().map(|id| (*id, 1)).collect();
-        self.batch(Which::Decode, &decode, &mut events)?;
+        let decode = match self.ahead.take() {
+            Some(step) => Some(step),
+            None => {
+                let decode = tick.decode.iter().map(|id| (*id, 1));
+                self.start(Which::Decode, decode, &mut events)?
+            }
+        };
+        if let Some(step) = decode {
+            if self.launches_ahead && tick.prefill.is_empty() {
+                self.ahead = self.start_next(&step, &tick.decode)?;
+            }
+            self.finish(step, |id| tick.decode.contains(&id), &mut events)?;
+        }
         let length = |(id, range): (RequestId, Range<usize>)| (id, range.len());
-        let prefill: Vec<(RequestId, usize)> = tick.prefill.into_iter().map(length).collect();
-        self.batch(Which::Prefill, &prefill, &mut events)?;
+        let prefill = tick.prefill.into_iter().map(length);
+        if let Some(step) = self.start(Which::Prefill, prefill, &mut events)? {
+            self.finish(step, |_| true, &mut events)?;
+        }
         Ok(events)
     }
 
@@ -153,37 +160,54 @@ impl Engine {
         id
     }
 
-    /// Runs one step over these sequences: each one's next tokens.
-    fn batch(
+    /// Hands over one step of these sequences: each one's next tokens.
+    fn start(
         &mut self,
         which: Which,
-        work: &[(RequestId, usize)],
+        work: impl Iterator<Item = (RequestId, usize)>,
         events: &mut Vec<Event>,
-    ) -> Result<(), EngineError> {
-        let mut bound = Vec::with_capacity(work.len());
+    ) -> Result<Option<InFlight>, EngineError> {
+        let mut rows = Vec::new();
         for (id, n) in work {
-            let draws = self.draws(*id, *n);
-            let answer = self.scheduler.answer_len(*id);
-            let Some(active) = self.active.get_mut(id).filter(|_| draws) else {
-                bound.push((*id, *n, draws));
+            let draws = self.draws(id, n);
+            let answer = self.scheduler.answer_len(id);
+            let row = Row { id, n, draws };
+            let Some(active) = self.active.get_mut(&id).filter(|_| draws) else {
+                rows.push(row);
                 continue;
             };
             match active.bind(answer) {
-                Ok(()) => bound.push((*id, *n, draws)),
-                Err(error) => self.fail(*id, error.into(), events),
+                Ok(()) => rows.push(row),
+                Err(error) => self.fail(id, error.into(), events),
             }
         }
-        if bound.is_empty() {
-            return Ok(());
+        match rows.is_empty() {
+            true => Ok(None),
+            false => self.hand_over(which, rows, 0).map(Some),
         }
-        let results = self.run(which, &bound)?;
+    }
+
+    /// Waits for a step, and takes what came of the requests that `is_there` still knows.
+    fn finish(
+        &mut self,
+        step: InFlight,
+        is_there: impl Fn(RequestId) -> bool,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        let InFlight { key, ticket, rows } = step;
+        let results = self
+            .steps
+            .get(key.0, key.1)?
+            .wait(&mut self.ranks, ticket)?;
         let mut output = 0;
-        for (id, n, draws) in bound {
-            self.scheduler.computed(id, n);
-            if draws {
-                self.token(id, &results, output, events);
-                output += 1;
+        for Row { id, n, draws } in rows {
+            if is_there(id) {
+                self.scheduler.computed(id, n);
+                if draws {
+                    self.token(id, &results, output, events);
+                }
             }
+            output += usize::from(draws);
         }
         Ok(())
     }
@@ -195,34 +219,35 @@ impl Engine {
             .is_some_and(|(sequence, _)| sequence.computed() + n == self.scheduler.tokens(id).len())
     }
 
-    /// Writes a step's inputs and runs it.
-    fn run(
+    /// Writes a step's inputs and hands it over. `under_way`: tokens of each sequence that the step before computes.
+    pub(super) fn hand_over(
         &mut self,
         which: Which,
-        work: &[(RequestId, usize, bool)],
-    ) -> Result<StepResults, EngineError> {
-        let next = |(id, ..): &(RequestId, usize, bool)| {
-            let active = self.active.get(id);
+        work: Vec<Row>,
+        under_way: usize,
+    ) -> Result<InFlight, EngineError> {
+        let next = |row: &Row| {
+            let active = self.active.get(&row.id);
             [active.and_then(|a| a.next).unwrap_or(CARRIED)]
         };
         let next: Vec<[TokenId; 1]> = work.iter().map(next).collect();
         let world_size = self.inventory.world_size();
         let mut head = Head::Tokens;
         let mut batch = Vec::with_capacity(work.len());
-        for ((id, n, draws), next) in work.iter().zip(&next) {
+        for (Row { id, n, draws }, next) in work.iter().zip(&next) {
             let (Some(active), Some((sequence, slot))) =
                 (self.active.get(id), self.scheduler.place(*id))
             else {
                 continue;
             };
-            let from = sequence.computed();
+            let from = sequence.computed() + under_way;
             let tokens = match which {
                 Which::Decode => next.as_slice(),
                 Which::Prefill => &self.scheduler.tokens(*id)[from..from + n],
             };
             let draw = draws.then(|| Draw {
                 params: active.params(from + n),
-                mask: active.mask(self.scheduler.answer_len(*id)),
+                mask: active.mask(self.scheduler.answer_len(*id) + under_way),
             });
             head = head.max(match &draw {
                 Some(_) if active.sampling.needs_logits() => Head::Logits,
@@ -232,6 +257,7 @@ impl Engine {
             batch.push(BatchRow {
                 tokens,
                 sequence,
+                under_way,
                 slot,
                 draw,
             });
@@ -241,7 +267,15 @@ impl Engine {
             Which::Decode => self.decode_kind(tokens),
             Which::Prefill => self.prefill_kind(tokens),
         };
-        self.steps.get(kind, head)?.run(&mut self.ranks, &batch)
+        let ticket = self
+            .steps
+            .get(kind, head)?
+            .submit(&mut self.ranks, &batch)?;
+        Ok(InFlight {
+            key: (kind, head),
+            ticket,
+            rows: work,
+        })
     }
 
     /// Takes the token of an output row: from the step, or drawn here from its logits.

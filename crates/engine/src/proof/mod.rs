@@ -1,7 +1,8 @@
 //! Proof that a model computes what its file says: what must run for it.
 //!
-//! Levels of bytes and shapes alone are in [`glim_model::proof`]. Two are here:
+//! Levels of bytes and shapes alone are in [`glim_model::proof`]. Three are here:
 //!
+//! - **Residence** ([`residence()`]): the weights in each rank's memory, read back, are the file's bytes.
 //! - **Function** ([`function`]), operation by operation. One prefill step and one decode step run as they serve: the given backend, in
 //!   its arithmetic, through its own fused plans. What each operation read is taken from them, what it should have written is
 //!   computed anew in f32 from the bytes of the file, and what it wrote must lie within a bound ([`bounds`]) that follows from the
@@ -24,6 +25,7 @@
 pub mod bounds;
 mod function;
 mod judge;
+mod residence;
 mod seen;
 mod sense;
 mod stage;
@@ -34,6 +36,7 @@ pub use glim_model::proof::{BadElement, Check, Level, Outcome, Timer};
 
 pub use self::bounds::Arithmetic;
 pub use self::function::{Probe, function};
+pub use self::residence::residence;
 pub use self::sense::{SENSE_TEXTS, SenseText, sense};
 pub use self::stage::{ROWS, context};
 pub use self::whole::{WHOLE_BYTES, whole};

@@ -109,6 +109,7 @@ impl Stage<'_> {
         let row = BatchRow {
             tokens: &rest[chunk.clone()],
             sequence: self.sequence,
+            under_way: 0,
             slot: 0,
             draw: None,
         };
@@ -207,6 +208,7 @@ fn row<'b>(tokens: &'b [TokenId], sequence: &'b Sequence, mask: &'b [u32]) -> Ba
     BatchRow {
         tokens,
         sequence,
+        under_way: 0,
         slot: 0,
         draw: Some(Draw { params, mask }),
     }

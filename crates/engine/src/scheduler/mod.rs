@@ -305,6 +305,27 @@ impl Scheduler {
         tick
     }
 
+    /// Takes the blocks that each of these lacks for one token more than the step under way computes; none if not all are free. They
+    /// are what the next tick would take first.
+    pub(crate) fn reserve_ahead(&mut self, ids: impl Iterator<Item = RequestId> + Clone) -> bool {
+        let block_size = self.kv.block_size();
+        let length = |run: &Run| run.sequence.computed() + 2;
+        let runs = ids
+            .clone()
+            .filter_map(|id| self.entries.get(&id)?.run.as_ref());
+        let lacks = runs.map(|run| run.sequence.lacks(length(run), block_size));
+        if lacks.sum::<usize>() > self.kv.blocks_free() {
+            return false;
+        }
+        ids.into_iter().all(|id| {
+            let run = self.entries.get_mut(&id).and_then(|e| e.run.as_mut());
+            run.is_some_and(|run| {
+                let length = length(run);
+                run.sequence.reserve(length, &mut self.kv).is_ok()
+            })
+        })
+    }
+
     /// Notes that `n` more tokens of a request are in the cache.
     pub(crate) fn computed(&mut self, id: RequestId, n: usize) {
         let Some(entry) = self.entries.get_mut(&id) else {

@@ -5,6 +5,9 @@
 //! check on the way. Pools are tiny, prompts share prefixes, requests come with priorities, salts and deadlines, and are cancelled in
 //! every state; each seed is a different setup.
 //!
+//! Every other seed plays an engine that launches ahead: a decode step is run before the tick that wants it, rows that nobody wants any
+//! more are dropped, and some answers end without the engine's having known it.
+//!
 //! After a failure the seed and the tick are printed: `run(SEED, TICKS)` in [`one_seed`] plays it again.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -64,6 +67,8 @@ struct Live {
     priority: i32,
     deadline: Option<Instant>,
     salt: Option<String>,
+    /// It ends by a token that nobody could foresee.
+    stops: bool,
     answer: Vec<TokenId>,
     has_started: bool,
     is_running: bool,
@@ -90,6 +95,13 @@ struct Cell {
     salt: Option<String>,
 }
 
+/// What a row has drawn, and its own value.
+#[derive(Debug, Clone, Copy)]
+struct Drawn {
+    row: u64,
+    token: TokenId,
+}
+
 struct Sim {
     random: Random,
     block_size: usize,
@@ -97,6 +109,9 @@ struct Sim {
     has_prefix_cache: bool,
     scheduler: Scheduler,
     cells: Vec<Option<Cell>>,
+    launches_ahead: bool,
+    /// The next tick's decode step: what each row has drawn.
+    ahead: Option<Vec<(RequestId, Drawn)>>,
     live: BTreeMap<RequestId, Live>,
     /// The index as events tell it.
     stored: HashSet<[u8; 32]>,
@@ -117,6 +132,9 @@ struct Tally {
     preempted: u64,
     hits: u64,
     removed: u64,
+    /// Rows that ran before the tick that wanted them, and those that no tick wanted.
+    ahead: u64,
+    dropped: u64,
     ticks: u64,
 }
 
@@ -160,6 +178,8 @@ impl Sim {
             blocks,
             has_prefix_cache,
             cells: vec![None; blocks * block_size],
+            launches_ahead: seed % 2 == 1,
+            ahead: None,
             live: BTreeMap::new(),
             stored: HashSet::new(),
             start: Instant::now(),
@@ -193,6 +213,7 @@ impl Sim {
             .then(|| now + Duration::from_millis(ticks));
         let salt = [None, None, None, Some("a"), Some("b")][self.random.usize(5)];
         let salt = salt.map(str::to_owned);
+        let stops = self.launches_ahead && self.random.one_in(2);
         let choices = [1, 1, 1, 3][self.random.usize(4)];
         if let Err(error) = self.scheduler.check_queue(choices) {
             assert!(matches!(error, EngineError::QueueFull { .. }));
@@ -214,6 +235,7 @@ impl Sim {
                 priority,
                 deadline,
                 salt: salt.clone(),
+                stops,
                 answer: Vec::new(),
                 has_started: false,
                 is_running: false,
@@ -271,13 +293,31 @@ impl Sim {
             self.live.get_mut(id).unwrap().is_running = true;
         }
         self.check_blocks();
-        for id in &tick.decode {
-            self.compute(*id, 1);
+        let decode = match self.ahead.take() {
+            Some(rows) => {
+                let is_ahead = |id| rows.iter().any(|(row, _)| row == id);
+                assert!(tick.decode.iter().all(is_ahead), "nobody is left behind");
+                rows
+            }
+            None => {
+                let run = |id: &RequestId| (*id, self.run_rows(*id, 1).unwrap());
+                tick.decode.iter().map(run).collect()
+            }
+        };
+        if self.launches_ahead && tick.prefill.is_empty() && !self.random.one_in(8) {
+            self.ahead = self.run_ahead(&decode, &tick.decode);
+        }
+        for (id, drawn) in decode {
+            match tick.decode.contains(&id) {
+                true => self.take_in(id, 1, Some(drawn)),
+                false => self.tally.dropped += 1,
+            }
         }
         for (id, range) in &tick.prefill {
             let computed = self.scheduler.place(*id).unwrap().0.computed();
             assert_eq!(computed, range.start, "a prompt is tiled in order");
-            self.compute(*id, range.len());
+            let drawn = self.run_rows(*id, range.len());
+            self.take_in(*id, range.len(), drawn);
         }
         self.follow_events();
         self.tally.ticks += 1;
@@ -358,20 +398,19 @@ impl Sim {
         assert_eq!((running, waiting + running), (slots.len(), self.live.len()));
     }
 
-    /// Runs the next `n` tokens of a request through the model.
-    fn compute(&mut self, id: RequestId, n: usize) {
-        let owners = self.owners();
-        let live = self.live.get_mut(&id).unwrap();
+    /// Runs the next `n` tokens of a request through the model. What is drawn if they are its last.
+    fn run_rows(&mut self, id: RequestId, n: usize) -> Option<Drawn> {
+        let live = &self.live[&id];
         let (sequence, _) = self.scheduler.place(id).unwrap();
         let tokens = self.scheduler.tokens(id);
         let known: Vec<TokenId> = live.prompt.iter().chain(&live.answer).copied().collect();
         assert_eq!(tokens, known, "no token is lost");
         let from = sequence.computed();
-        let slot = |position| sequence.slot(position, self.block_size) as usize;
         // All that it attends to is its own, by content and by salt.
         let mut before = 0;
         for (position, token) in tokens[..from].iter().enumerate() {
-            let cell = self.cells[slot(position)].as_ref().unwrap();
+            let slot = sequence.slot(position, self.block_size) as usize;
+            let cell = self.cells[slot].as_ref().unwrap();
             before = row(before, *token);
             assert_eq!(
                 (cell.value, &cell.salt),
@@ -379,21 +418,74 @@ impl Sim {
                 "{id:?} at {position}"
             );
         }
-        for (position, token) in tokens.iter().enumerate().skip(from).take(n) {
-            before = row(before, *token);
-            let block = BlockId((slot(position) / self.block_size) as u32);
-            assert_eq!(owners[&block], 1, "who writes a block has it alone");
-            self.cells[slot(position)] = Some(Cell {
-                value: before,
-                salt: live.salt.clone(),
-            });
+        let (new, is_last) = (tokens[from..from + n].to_vec(), from + n == tokens.len());
+        let owners = self.owners();
+        for (i, token) in new.into_iter().enumerate() {
+            before = self.write(&owners, id, from + i, row(before, token));
         }
-        let is_last = from + n == tokens.len();
+        is_last.then(|| self.drawn(id, from + n, before))
+    }
+
+    /// What follows from the last row of a request, at `position`.
+    fn drawn(&self, id: RequestId, position: usize, row: u64) -> Drawn {
+        let token = draw(row, self.live[&id].seed, position);
+        Drawn { row, token }
+    }
+
+    /// Writes a row, and gives it back.
+    fn write(
+        &mut self,
+        owners: &HashMap<BlockId, usize>,
+        id: RequestId,
+        position: usize,
+        value: u64,
+    ) -> u64 {
+        let (sequence, _) = self.scheduler.place(id).unwrap();
+        let slot = sequence.slot(position, self.block_size) as usize;
+        let block = BlockId((slot / self.block_size) as u32);
+        assert_eq!(owners[&block], 1, "who writes a block has it alone");
+        let salt = self.live[&id].salt.clone();
+        self.cells[slot] = Some(Cell { value, salt });
+        value
+    }
+
+    /// Runs the decode step behind one of which nothing is known yet but on the device.
+    fn run_ahead(
+        &mut self,
+        step: &[(RequestId, Drawn)],
+        decode: &[RequestId],
+    ) -> Option<Vec<(RequestId, Drawn)>> {
+        let goes_on = |(id, _): &&(RequestId, Drawn)| {
+            let is_there = decode.contains(id);
+            is_there && {
+                let live = &self.live[id];
+                live.stops || live.answer.len() + 1 < live.max_tokens
+            }
+        };
+        let rows: Vec<(RequestId, Drawn)> = step.iter().filter(goes_on).copied().collect();
+        let free = self.scheduler.kv().blocks_free();
+        if !self.scheduler.reserve_ahead(rows.iter().map(|(id, _)| *id)) {
+            assert_eq!(self.scheduler.kv().blocks_free(), free, "all or nothing");
+            return None;
+        }
+        self.check_blocks();
+        self.tally.ahead += rows.len() as u64;
+        let owners = self.owners();
+        let run = |(id, last): (RequestId, Drawn)| {
+            let position = self.scheduler.place(id).unwrap().0.computed() + 1;
+            let value = self.write(&owners, id, position, row(last.row, last.token));
+            (id, self.drawn(id, position + 1, value))
+        };
+        Some(rows.into_iter().map(run).collect())
+    }
+
+    /// Reports rows as computed, and takes what was drawn.
+    fn take_in(&mut self, id: RequestId, n: usize, drawn: Option<Drawn>) {
         self.scheduler.computed(id, n);
-        if !is_last {
+        let Some(Drawn { token, .. }) = drawn else {
             return;
-        }
-        let token = draw(before, live.seed, from + n);
+        };
+        let live = self.live.get_mut(&id).unwrap();
         live.answer.push(token);
         self.scheduler.drawn(id, token);
         assert_eq!(self.scheduler.answer_len(id), live.answer.len());
@@ -521,6 +613,8 @@ fn a_million_ticks_lose_double_and_starve_nobody() {
         sum.preempted += tally.preempted;
         sum.hits += tally.hits;
         sum.removed += tally.removed;
+        sum.ahead += tally.ahead;
+        sum.dropped += tally.dropped;
         sum.ticks += tally.ticks;
     }
     println!("{sum:?}");
@@ -536,6 +630,8 @@ fn a_million_ticks_lose_double_and_starve_nobody() {
         sum.preempted,
         sum.hits,
         sum.removed,
+        sum.ahead,
+        sum.dropped,
     ];
     assert!(seen.iter().all(|n| *n > 1000), "{sum:?}");
 }

@@ -4,14 +4,15 @@ mod requests;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use glim_cpu::{Pool, machine};
-use glim_engine::EngineOptions;
 use glim_engine::bench::{Timing, decode, prefill};
+use glim_engine::{EngineError, EngineOptions};
 use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
 use crate::loader::{self, ModelArg};
-use crate::placement::{Math, Placement};
+use crate::machine::{Machine, read_bytes};
+use crate::paper::{PaperArgs, Subject};
+use crate::placement::Placement;
 use crate::ui::Ui;
 
 const EXAMPLES: &str = "\
@@ -25,7 +26,8 @@ Times are medians. The cached context is not computed, only allocated: a step ta
 Examples:
   glim bench
   glim bench model.gguf --rows 1,4 --context 0,4096 --prompt 512 --json
-  glim bench model.gguf --concurrency 1,8";
+  glim bench model.gguf --concurrency 1,8
+  glim bench --shape glm-5 --rank 0/8 --layers 4 --collective 8";
 
 /// Options of `glim bench`.
 #[derive(Debug, Args)]
@@ -49,43 +51,47 @@ pub(crate) struct BenchArgs {
     requests: requests::Requests,
     #[command(flatten)]
     placement: Placement,
+    #[command(flatten)]
+    paper: PaperArgs,
 }
 
-/// What the machine can do at most.
-struct Machine {
-    read_bandwidth: f64,
-    peak_flops: f64,
-}
+/// What is measured if nothing else is asked for: of a model that is there, and of one rank of a shape.
+const MODEL_SIZES: (&[usize], &[usize]) = (&[0, 1024], &[16, 512]);
+const PAPER_SIZES: (&[usize], &[usize]) = (&[0, 2048, 32_768, 131_072], &[512, 4096]);
 
 pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
-    args.placement.check()?;
-    let checkpoint = args.model.checkpoint()?;
+    let subject = Subject::read(&args.model, &args.paper, &args.placement)?;
     if args.requests.is_asked_for() {
-        args.requests.run(&checkpoint, &args.placement, ui)?;
-        return Ok(Exit::Ok);
+        return match subject {
+            Subject::Model(checkpoint, _, setup) => {
+                args.requests.run(&checkpoint, setup, ui)?;
+                Ok(Exit::Ok)
+            }
+            Subject::Paper(_) => Err(Failure::usage(
+                "--concurrency measures a model: it needs MODEL in place of --shape",
+            )),
+        };
     }
-    let max = checkpoint.config().max_context;
-    let contexts = sizes(&args.context, &[0, 1024], max - 1);
-    let prompts = sizes(&args.prompt, &[16, 512], max);
+    let max = subject.max_context();
+    let (contexts, prompts) = match &subject {
+        Subject::Model(..) => MODEL_SIZES,
+        Subject::Paper(_) => PAPER_SIZES,
+    };
+    let contexts = sizes(&args.context, contexts, max - 1);
+    let prompts = sizes(&args.prompt, prompts, max);
     let most = |list: &[usize]| list.iter().copied().max().unwrap_or(0);
     let options = EngineOptions {
         context: Some((most(&contexts) + 1).max(most(&prompts))),
         max_chunk: most(&prompts),
         max_num_seqs: most(&args.rows),
+        memory: subject.setup().free_memory(),
         ..EngineOptions::default()
     };
-    let setup = args.placement.setup(Math::Fast);
-    ui.detail(|| "measuring the machine".to_owned());
-    let mut pool = Pool::new(setup.threads());
-    let machine = Machine {
-        read_bandwidth: machine::read_bandwidth(&mut pool),
-        peak_flops: machine::peak_flops(&mut pool),
-    };
-    drop(pool);
-    let world_size = setup.world_size;
-    let mut engine = loader::engine_with(&checkpoint, setup, options, ui, &|_| ())?;
-    let (name, memory) = (args.model.name(), loader::memory(engine.budget()));
-    ui.note(&match world_size {
+    let machine = Machine::measure(subject.setup(), ui)?;
+    let (name, ranks) = (subject.name(), subject.setup().ranks());
+    let mut engine = subject.engine(options, ui)?;
+    let memory = loader::memory(engine.budget());
+    ui.note(&match ranks {
         1 => format!("{name}: {memory}"),
         n => format!("{name}: {n} ranks, of which the largest holds {memory}"),
     });
@@ -96,7 +102,12 @@ pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
     let mut decodes = Vec::new();
     for context in &contexts {
         for rows in &args.rows {
-            decodes.push(decode(&mut engine, *rows, *context, args.repeat)?);
+            match decode(&mut engine, *rows, *context, args.repeat) {
+                Err(EngineError::OutOfBlocks { .. }) => ui.note(&format!(
+                    "note: the caches of {rows} rows of {context} tokens do not fit into the GPU's memory: left out"
+                )),
+                timing => decodes.push(timing?),
+            }
         }
     }
     report(&engine.caps().name, &machine, &prefills, &decodes, ui)?;
@@ -109,11 +120,6 @@ fn sizes(given: &Option<Vec<usize>>, defaults: &[usize], most: usize) -> Vec<usi
         Some(list) => list.clone(),
         None => defaults.iter().copied().filter(|n| *n <= most).collect(),
     }
-}
-
-/// Bytes that a step must read at least.
-fn read_bytes(timing: &Timing) -> f64 {
-    timing.cost.weight_bytes + timing.cost.state_bytes
 }
 
 fn report(
@@ -129,41 +135,45 @@ fn report(
         return ui.print_json(&json!({
             "device": device,
             "read_bandwidth_gb_s": machine.read_bandwidth / 1e9,
-            "peak_gflop_s": machine.peak_flops / 1e9,
+            "peak_gflop_s": machine.peak_flops.map(|peak| peak / 1e9),
             "prefill": prefill,
             "decode": decode,
         }));
     }
     let mut text = format!(
-        "device          {device}\nread bandwidth  {:.1} GB/s\nf32 peak        {:.0} GFLOP/s\n\n",
-        machine.read_bandwidth / 1e9,
-        machine.peak_flops / 1e9
+        "device          {device}\nread bandwidth  {:.1} GB/s\n",
+        machine.read_bandwidth / 1e9
     );
+    if let Some(peak) = machine.peak_flops {
+        text += &format!("f32 peak        {:.0} GFLOP/s\n", peak / 1e9);
+    }
+    text.push('\n');
     text += "prefill   tokens        ms     tok/s  of f32 peak\n";
     for t in prefills {
         let seconds = t.median();
         let rate = t.rows as f64 / seconds;
-        let ratio = t.cost.flops / seconds / machine.peak_flops;
+        let ratio = machine.flops_ratio(t.cost.flops, seconds);
+        let ratio = ratio.map_or(String::new(), |ratio| format!("{:.0} %", ratio * 100.0));
         text += &format!(
-            "          {:>6} {:>9.2} {:>9.1} {:>11.0} %\n",
+            "          {:>6} {:>9.2} {rate:>9.1} {ratio:>13}\n",
             t.rows,
             seconds * 1e3,
-            rate,
-            ratio * 100.0
         );
     }
-    text += "\ndecode      rows  context        ms     tok/s  roofline ms  of roofline\n";
+    text += "\ndecode      rows  context        ms     tok/s        GB  roofline ms  of roofline  nodes\n";
     for t in decodes {
         let seconds = t.median();
-        let roofline = read_bytes(t) / machine.read_bandwidth;
+        let roofline = read_bytes(&t.cost) / machine.read_bandwidth;
         text += &format!(
-            "          {:>6} {:>8} {:>9.3} {:>9.1} {:>12.3} {:>11.0} %\n",
+            "          {:>6} {:>8} {:>9.3} {:>9.1} {:>9.3} {:>12.3} {:>11.0} % {:>6}\n",
             t.rows,
             t.context,
             seconds * 1e3,
             t.rows as f64 / seconds,
+            read_bytes(&t.cost) / 1e9,
             roofline * 1e3,
-            roofline / seconds * 100.0
+            roofline / seconds * 100.0,
+            t.ops
         );
     }
     ui.print(&text)
@@ -175,19 +185,19 @@ fn prefill_json(t: &Timing, machine: &Machine) -> Json {
         "tokens": t.rows,
         "ms": seconds * 1e3,
         "tok_s": t.rows as f64 / seconds,
-        "flops_ratio": t.cost.flops / seconds / machine.peak_flops,
+        "flops_ratio": machine.flops_ratio(t.cost.flops, seconds),
     })
 }
 
 fn decode_json(t: &Timing, machine: &Machine) -> Json {
     let seconds = t.median();
-    let roofline = read_bytes(t) / machine.read_bandwidth;
+    let roofline = read_bytes(&t.cost) / machine.read_bandwidth;
     json!({
         "rows": t.rows,
         "context": t.context,
         "ms": seconds * 1e3,
         "tok_s": t.rows as f64 / seconds,
-        "bytes": read_bytes(t),
+        "bytes": read_bytes(&t.cost),
         "roofline_ms": roofline * 1e3,
         "ratio": roofline / seconds,
         "nodes": t.ops,

@@ -73,15 +73,15 @@ fn epsilon(text: &str) -> Result<f32, String> {
 }
 
 pub(crate) fn run(args: &EvalArgs, ui: &Ui) -> Result<Exit, Failure> {
-    args.placement.check()?;
+    let setup = setup(args)?;
     match &args.text {
-        Some(file) => measure_text(args, file, ui),
-        None => compare(args, ui),
+        Some(file) => measure_text(args, file, setup, ui),
+        None => compare(args, setup, ui),
     }
 }
 
 /// The bounds of `--check` are those of exact arithmetic; without it eval measures what `run` computes.
-fn setup(args: &EvalArgs) -> Setup {
+fn setup(args: &EvalArgs) -> Result<Setup, Failure> {
     args.placement
         .setup(if args.check { Math::Exact } else { Math::Fast })
 }
@@ -94,7 +94,7 @@ fn checkpoint(args: &EvalArgs) -> Result<Checkpoint, Failure> {
     Ok(checkpoint)
 }
 
-fn measure_text(args: &EvalArgs, file: &Path, ui: &Ui) -> Result<Exit, Failure> {
+fn measure_text(args: &EvalArgs, file: &Path, setup: Setup, ui: &Ui) -> Result<Exit, Failure> {
     let text = read_text(file)?;
     let checkpoint = checkpoint(args)?;
     let ids = args
@@ -114,9 +114,9 @@ fn measure_text(args: &EvalArgs, file: &Path, ui: &Ui) -> Result<Exit, Failure> 
         );
     }
     if args.compare_math {
-        return compare_math(args, &checkpoint, &ids, ui);
+        return compare_math(args, &checkpoint, &ids, setup, ui);
     }
-    let mut engine = loader::engine(&checkpoint, setup(args), Some(args.window), ui)?;
+    let mut engine = loader::engine(&checkpoint, setup, Some(args.window), ui)?;
     let windows = (ids.len() / args.window) as u64;
     let mut progress = Progress::new(ui, "measuring", Unit::Things("windows"), windows);
     let result = perplexity(&mut engine, &ids, args.window, |done, _, so_far| {
@@ -142,12 +142,15 @@ fn compare_math(
     args: &EvalArgs,
     checkpoint: &Checkpoint,
     ids: &[TokenId],
+    mut setup: Setup,
     ui: &Ui,
 ) -> Result<Exit, Failure> {
-    let with = |math| {
-        let mut setup = setup(args);
+    let mut with = |math| {
         setup.cpu.math = math;
-        setup
+        let each = setup.clone();
+        // Said once.
+        setup.why_cpu = None;
+        each
     };
     let context = Some(args.window);
     let mut exact = loader::engine(checkpoint, with(glim_cpu::Math::Exact), context, ui)?;
@@ -186,10 +189,10 @@ fn compare_math(
     Ok(Exit::Ok)
 }
 
-fn compare(args: &EvalArgs, ui: &Ui) -> Result<Exit, Failure> {
+fn compare(args: &EvalArgs, setup: Setup, ui: &Ui) -> Result<Exit, Failure> {
     let reference = read_reference(&args.against)?;
     let checkpoint = checkpoint(args)?;
-    let mut engine = loader::engine(&checkpoint, setup(args), Some(reference.context()), ui)?;
+    let mut engine = loader::engine(&checkpoint, setup, Some(reference.context()), ui)?;
     let reports = against(&mut engine, &reference)?;
     let ok = reports
         .iter()

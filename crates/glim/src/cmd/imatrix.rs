@@ -62,7 +62,7 @@ pub(crate) struct ImatrixArgs {
 }
 
 pub(crate) fn run(args: &ImatrixArgs, ui: &Ui) -> Result<Exit, Failure> {
-    args.placement.check()?;
+    let setup = args.placement.setup(Math::Exact)?;
     if args.out.extension().is_none_or(|e| e != "gguf") {
         return Err(Failure::usage(format!(
             "{}: the name of the file to write must end in .gguf",
@@ -92,7 +92,6 @@ pub(crate) fn run(args: &ImatrixArgs, ui: &Ui) -> Result<Exit, Failure> {
         max_chunk: MAX_CHUNK,
         ..EngineOptions::default()
     };
-    let setup = args.placement.setup(Math::Exact);
     if setup.world_size != 1 {
         // A rank sees its own columns only, and several matrices' sums are nobody's.
         return Err(Failure::usage("imatrix runs a model on one rank").hint("leave --tp out"));

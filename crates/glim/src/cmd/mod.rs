@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod convert;
 pub(crate) mod eval;
+pub(crate) mod explain;
 pub(crate) mod imatrix;
 pub(crate) mod inspect;
 pub(crate) mod quantize;

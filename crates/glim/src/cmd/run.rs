@@ -119,7 +119,7 @@ enum Prompt {
 }
 
 pub(crate) fn run(args: RunArgs, ui: &Ui) -> Result<Exit, Failure> {
-    args.placement.check()?;
+    let setup = args.placement.setup(Math::Fast)?;
     let checkpoint = args.model.checkpoint()?;
     let prompt = read_prompt(&args, ui)?;
     let template = args.chat.read_template()?;
@@ -127,7 +127,6 @@ pub(crate) fn run(args: RunArgs, ui: &Ui) -> Result<Exit, Failure> {
     if let Some(template) = template {
         text = text.with_template(&template)?;
     }
-    let setup = args.placement.setup(Math::Fast);
     let engine = loader::engine(&checkpoint, setup, args.context, ui)?;
     let mut session = Session {
         ui,

@@ -92,3 +92,36 @@ fn requests_at_a_time_are_reported_with_what_chunks_spare() {
     glim(&["bench", "--concurrency", "0"]).fails(64, &["--concurrency"]);
     glim(&["bench", "--concurrency", "1", "--request-prompt", "9000"]).fails(64, &["9032", "4096"]);
 }
+
+/// One rank of eight of GLM-5's shape, with few layers and experts: it runs, and its bytes are those of the shape.
+#[test]
+fn a_rank_of_a_shape_is_measured_without_a_file() {
+    let shape = "--shape tiny --rank 1/2 --dense q4_0 --experts q8_0 --collective 5 --json";
+    let bench = format!("bench {shape} --rows 1,2 --context 0,100 --prompt 16 --repeat 1");
+    let out = glim(&bench.split(' ').collect::<Vec<_>>());
+    assert_eq!(out.code, 0, "{out:?}");
+    assert!(
+        out.stderr
+            .contains("tiny on paper, rank 1/2, 6 layers, Q4_0 dense, Q8_0 experts, F32 router"),
+        "{out:?}"
+    );
+    let json = out.json();
+    let bytes = |json: &serde_json::Value| json["bytes"].as_f64().unwrap();
+    let decode = json["decode"].as_array().unwrap();
+    assert_eq!(decode.len(), 4);
+    // 2048 rows of the head, 18 bytes for 32 columns, are half of it; all of the rank's weights are more.
+    assert!(bytes(&decode[0]) > 2048.0 * 256.0 / 32.0 * 18.0, "{json}");
+    assert!(bytes(&decode[2]) > bytes(&decode[0]) && bytes(&decode[1]) > bytes(&decode[0]));
+
+    let explain = format!("explain {shape} --steps 2 --context 10");
+    let json = glim(&explain.split(' ').collect::<Vec<_>>()).json();
+    assert_eq!((&json["rank"], &json["ranks"]), (&1.into(), &2.into()));
+    // 13 collectives of at least 5 µs.
+    let share = json["collective_share"].as_f64().unwrap() * json["step_ms"].as_f64().unwrap();
+    assert!(share >= 13.0 * 0.005, "{json}");
+
+    glim(&["bench", "--rank", "0/8"]).fails(64, &["--shape"]);
+    glim(&["bench", "--shape", "glm-5", "--rank", "8/8"]).fails(64, &["8/8"]);
+    glim(&["bench", "--shape", "glm-5", "--tp", "2"]).fails(64, &["--tp"]);
+    glim(&["bench", "model.gguf", "--shape", "glm-5"]).fails(64, &["--shape"]);
+}

@@ -43,10 +43,64 @@ fn errors_are_json_where_json_is_asked_for() {
     }
 }
 
+/// These tests see no GPU, whatever the machine has.
 #[test]
-fn a_device_that_this_build_lacks_is_69() {
-    glim(&["run", "-p", "x", "--device", "cuda"]).fails(69, &["no CUDA backend"]);
-    glim(&["eval", "--text", "x", "--device", "cuda:0,2"]).fails(69, &["no CUDA backend"]);
+fn a_gpu_that_is_asked_for_and_not_there_is_69_with_the_reason() {
+    let commands: [&[&str]; 6] = [
+        &["run", "-p", "x"],
+        &["eval", "--text", "x"],
+        &["bench"],
+        &["explain"],
+        &["verify"],
+        &["serve", "--port", "0"],
+    ];
+    for command in commands {
+        for device in ["cuda", "cuda:0,2"] {
+            let out = glim(&[command, &["--device", device]].concat());
+            out.fails(69, &["--device cuda: ", "NVIDIA driver"]);
+            assert!(
+                out.stderr.contains("\nhint: ") && out.stderr.contains("--device cpu"),
+                "{out:?}"
+            );
+        }
+    }
+    let out = glim(&["run", "-p", "x", "--device", "cuda", "--json"]);
+    assert_eq!(out.json()["error"]["kind"], "unavailable");
+}
+
+#[test]
+fn without_a_gpu_one_line_says_that_the_cpu_runs_and_why() {
+    let say = |device: &str| {
+        let out = glim(&["run", "-p", "Hi", "--max-tokens", "1", "--device", device]);
+        assert_eq!(out.code, 0, "{out:?}");
+        let about_it = out
+            .stderr
+            .lines()
+            .filter(|line| line.contains("running on the CPU"));
+        about_it.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let said = say("auto");
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].starts_with("note: running on the CPU: ") && said[0].contains("NVIDIA driver"),
+        "{said:?}"
+    );
+    assert_eq!(say("cpu"), [""; 0]);
+    let bench = glim(&[
+        "bench",
+        "--rows",
+        "1",
+        "--context",
+        "0",
+        "--prompt",
+        "1",
+        "--repeat",
+        "1",
+    ]);
+    assert!(
+        bench.stderr.contains("note: running on the CPU: "),
+        "{bench:?}"
+    );
 }
 
 #[test]

@@ -53,6 +53,16 @@ fn help_of_imatrix() {
 }
 
 #[test]
+fn help_of_bench() {
+    insta::assert_snapshot!(glim(&["bench", "--help"]).ok());
+}
+
+#[test]
+fn help_of_explain() {
+    insta::assert_snapshot!(glim(&["explain", "--help"]).ok());
+}
+
+#[test]
 fn version() {
     assert_eq!(
         glim(&["--version"]).ok(),

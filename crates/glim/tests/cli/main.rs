@@ -5,6 +5,7 @@ mod bench;
 mod convert;
 mod errors;
 mod eval;
+mod explain;
 mod help;
 mod hostile;
 mod imatrix;
@@ -72,6 +73,8 @@ fn glim_with(args: &[&str], stdin: &str) -> Outcome {
         .args(args)
         .env_remove("NO_COLOR")
         .env("COLUMNS", "100")
+        // What they test is the same on a machine with GPUs.
+        .env("CUDA_VISIBLE_DEVICES", "")
         .write_stdin(stdin)
         .output()
         .unwrap();

@@ -323,6 +323,8 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
             "Once upon a time",
             "--max-tokens",
             "200",
+            "--device",
+            "cpu",
         ])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -152,7 +152,7 @@ fn contradictions_are_refused_before_anything_is_read() {
     let cases: [(&[&str], &str); 4] = [
         (&["--levels", "3"], "level 3"),
         (&["--levels", "1", "--against", "x"], "--against"),
-        (&["--levels", "5"], "--levels"),
+        (&["--levels", "9"], "--levels"),
         (&["--tp", "0"], "--tp"),
     ];
     for (args, word) in cases {

@@ -14,6 +14,8 @@ pub enum Level {
     Checkpoint = 3,
     /// The ranks' slices of each tensor.
     Shards = 4,
+    /// The weights as they lie in each rank's memory, beside the file's.
+    Residence = 5,
     /// Each operation of the serving path, recomputed from the file's bytes.
     Function = 6,
     /// The likelihood of a text.
@@ -21,7 +23,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Its number. 5, residence in a device's memory, belongs to backends that have such memory.
+    /// Its number.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -33,6 +35,7 @@ impl Level {
             Self::Layout => "layout",
             Self::Checkpoint => "checkpoint",
             Self::Shards => "shards",
+            Self::Residence => "residence",
             Self::Function => "function",
             Self::Sense => "sense",
         }

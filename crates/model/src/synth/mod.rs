@@ -11,6 +11,7 @@
 mod blocks;
 mod random;
 mod shape;
+mod source;
 mod types;
 mod write;
 
@@ -20,7 +21,8 @@ use glim_quant::{GgmlType, QuantError};
 pub use self::blocks::Blocks;
 pub use self::random::Stream;
 pub use self::shape::{Changes, Shape};
-pub use self::types::{Published, TypeRule};
+pub use self::source::RandomWeights;
+pub use self::types::{Classes, Published, TypeRule};
 pub use self::write::{Data, Target, write};
 use crate::catalogue::{Role, TensorSpec, catalogue, mtp_catalogue};
 use crate::config::{Config, IndexerKind};

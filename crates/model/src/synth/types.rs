@@ -68,6 +68,32 @@ impl Published {
     }
 }
 
+/// Types by class of weight, for a model that exists on paper only: for measuring one mix beside another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Classes {
+    /// Every matrix that has no other class; a smaller block stands in where rows are no whole blocks.
+    pub dense: GgmlType,
+    /// Routed experts.
+    pub experts: GgmlType,
+    /// The router.
+    pub router: GgmlType,
+}
+
+impl Classes {
+    /// The type of a weight. Vectors and the projection of the index heads are F32 as everywhere.
+    pub fn type_of(self, spec: &TensorSpec) -> GgmlType {
+        let columns = spec.shape.last().copied().unwrap_or(1);
+        match spec.role {
+            Role::FfnGateInp => fitting(self.router, columns),
+            role if role.is_float_only() || role == Role::IndexerProj => GgmlType::F32,
+            Role::FfnGateExps | Role::FfnUpExps | Role::FfnDownExps => {
+                fitting(self.experts, columns)
+            }
+            _ => fitting(self.dense, columns),
+        }
+    }
+}
+
 impl TypeRule {
     /// From a name, in any case.
     ///

@@ -86,16 +86,8 @@ pub fn write(
                             })
                         }))
                     }
-                    Fill::Constant(x) => {
-                        let bytes = vector(tensor, |_| x);
-                        progress.borrow_mut()(bytes.len() as u64);
-                        bytes.into()
-                    }
-                    Fill::RouterBias => {
-                        let mut words = stream.words(0);
-                        let (least, most) = ROUTER_BIAS_MEANS;
-                        let mean = least + (most - least) * words.uniform();
-                        let bytes = vector(tensor, |_| mean + ROUTER_BIAS_SPREAD * words.normal());
+                    fill => {
+                        let bytes = vector(tensor.spec.elements(), fill, stream);
                         progress.borrow_mut()(bytes.len() as u64);
                         bytes.into()
                     }
@@ -113,11 +105,21 @@ pub fn write(
     }
 }
 
-/// An F32 tensor that is small enough to be made whole.
-fn vector(tensor: &SynthTensor, mut at: impl FnMut(u64) -> f32) -> Vec<u8> {
-    (0..tensor.spec.elements())
-        .flat_map(|i| at(i).to_le_bytes())
-        .collect()
+/// An F32 tensor of so many elements that is small enough to be made whole.
+pub(super) fn vector(elements: u64, fill: Fill, stream: Stream) -> Vec<u8> {
+    let mut words = stream.words(0);
+    let mut bytes = Vec::new();
+    let mut put = |x: f32| bytes.extend(x.to_le_bytes());
+    match fill {
+        Fill::Constant(x) => (0..elements).for_each(|_| put(x)),
+        Fill::Random(sigma) => (0..elements).for_each(|_| put(sigma * words.normal())),
+        Fill::RouterBias => {
+            let (least, most) = ROUTER_BIAS_MEANS;
+            let mean = least + (most - least) * words.uniform();
+            (0..elements).for_each(|_| put(mean + ROUTER_BIAS_SPREAD * words.normal()));
+        }
+    }
+    bytes
 }
 
 /// Writes all blocks of one tensor.

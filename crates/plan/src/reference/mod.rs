@@ -181,6 +181,7 @@ impl Backend for ReferenceBackend {
                 .copied()
                 .filter(|ty| ty.can_decode())
                 .collect(),
+            launch_ahead: false,
         }
     }
 

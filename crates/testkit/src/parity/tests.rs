@@ -122,7 +122,7 @@ fn failures(fault: Fault, arithmetic: Arithmetic) -> Vec<String> {
     let cases = expected()
         .iter()
         .filter(|e| e.case.name.starts_with("Linear F32") || e.case.name.starts_with("RmsNorm 33"));
-    let check = |e: &Expected| check_case(&subject, &e.case, &e.runs).err();
+    let check = |e: &Expected| check_case(&subject, &e.case, e.runs()).err();
     cases.filter_map(check).collect()
 }
 

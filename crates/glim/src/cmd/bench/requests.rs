@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::exit::Failure;
 use crate::loader;
-use crate::placement::{Math, Placement};
+use crate::placement::Setup;
 use crate::ui::Ui;
 
 /// Most requests at a time.
@@ -46,7 +46,7 @@ impl Requests {
     pub(super) fn run(
         &self,
         checkpoint: &Checkpoint,
-        placement: &Placement,
+        setup: Setup,
         ui: &Ui,
     ) -> Result<(), Failure> {
         let own = self.request_prompt.saturating_add(self.request_answer);
@@ -59,7 +59,6 @@ impl Requests {
             max_num_seqs: most.max(ARRIVAL),
             ..EngineOptions::default()
         };
-        let setup = placement.setup(Math::Fast);
         let mut engine = loader::engine_with(checkpoint, setup, options, ui, &|_| ())?;
         // The first steps find caches and pages cold.
         concurrent(&mut engine, 1, self.request_prompt, 2)?;

@@ -166,7 +166,7 @@ struct DefaultArgs {
 }
 
 pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
-    args.placement.check()?;
+    let mut setup = args.placement.setup(Math::Fast)?;
     let _logs = args.logs.start()?;
     let config = args.config()?;
     let template = args
@@ -174,7 +174,6 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
         .as_deref()
         .map(prompt::read_text)
         .transpose()?;
-    let setup = args.placement.setup(Math::Fast);
     if !config.address.ip().is_loopback() && config.api_keys.is_empty() {
         tracing::warn!(
             "everybody who reaches {} may ask: --api-key-file sets keys",
@@ -187,6 +186,9 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
     let result = server.run(move |lifecycle| {
         // Said from here on, where signals are heard and probes answered.
         tracing::info!(%address, model = args.model.name(), "listening");
+        if let Some(why) = setup.why_cpu.take() {
+            tracing::info!("running on the CPU: {why}");
+        }
         if ui.json {
             ui.print_json(&serde_json::json!({ "address": address.to_string() }))?;
         }

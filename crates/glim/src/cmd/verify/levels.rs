@@ -15,13 +15,20 @@ use super::VerifyArgs;
 use super::report::Report;
 use crate::exit::{Exit, Failure};
 use crate::loader::{self, Text, TextArg};
-use crate::placement::Setup;
+use crate::placement::{Math, Setup};
 use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
 
 /// Numbers of ranks that are tried when none are named.
 const WORLD_SIZES: [usize; 3] = [2, 4, 8];
+
+/// Levels that need the model loaded, and what is told in their place if it cannot be.
+const RUNNING: [(Level, &str); 3] = [
+    (Level::Residence, "resident"),
+    (Level::Function, "steps"),
+    (Level::Sense, "text"),
+];
 
 pub(super) struct Levels<'a> {
     args: &'a VerifyArgs,
@@ -63,8 +70,7 @@ impl<'a> Levels<'a> {
         if args.wants(Level::Shards) {
             report.add(self.shards());
         }
-        let runs = args.wants(Level::Function) || args.wants(Level::Sense);
-        if runs {
+        if RUNNING.iter().any(|(level, _)| args.wants(*level)) {
             report.add(self.running()?);
         }
         for level in super::LEVELS {
@@ -72,10 +78,6 @@ impl<'a> Levels<'a> {
                 report.leave_out(&format!("{} {level}", level.number()), "not among --levels");
             }
         }
-        report.leave_out(
-            "5 residence",
-            "there is no device memory in this build; level 6 covers the weights that its steps read",
-        );
         for check in report
             .checks()
             .filter(|check| check.outcome != Outcome::Skipped)
@@ -127,7 +129,7 @@ impl<'a> Levels<'a> {
         checks
     }
 
-    /// Levels 6 and 7: on one rank, or on as many as the user names; sense once.
+    /// Levels 5 to 7: on one rank, or on as many as the user names; sense once.
     fn running(&self) -> Result<Vec<Check>, Failure> {
         let text = TextArg::default().of(self.checkpoint);
         let text = text.and_then(|text| encode(&text).map(|ids| (text, ids)));
@@ -145,7 +147,8 @@ impl<'a> Levels<'a> {
         let mut checks = Vec::new();
         let mut wants_sense = self.args.wants(Level::Sense);
         for world_size in sizes.iter().filter(can_be_cut).copied() {
-            if !self.args.wants(Level::Function) && !wants_sense {
+            let each = self.args.wants(Level::Residence) || self.args.wants(Level::Function);
+            if !each && !wants_sense {
                 break;
             }
             let mut engine = match self.engine(longest, world_size)? {
@@ -155,9 +158,7 @@ impl<'a> Levels<'a> {
                     continue;
                 }
             };
-            if self.args.wants(Level::Function) {
-                checks.extend(self.function(&mut engine, ids.last())?);
-            }
+            checks.extend(self.of_ranks(&mut engine, ids.last())?);
             if std::mem::take(&mut wants_sense) {
                 checks.push(match &text {
                     Ok((text, _)) => {
@@ -171,21 +172,12 @@ impl<'a> Levels<'a> {
         Ok(checks)
     }
 
-    fn function(
+    /// Levels 5 and 6: each rank against its part of the file.
+    fn of_ranks(
         &self,
         engine: &mut Engine,
         ids: Option<&Vec<TokenId>>,
     ) -> Result<Vec<Check>, Failure> {
-        let cpu = self.args.cpu();
-        let available = std::thread::available_parallelism().map_or(1, usize::from);
-        let probe = Probe {
-            arithmetic: match cpu.math {
-                glim_cpu::Math::Exact => Arithmetic::Exact,
-                glim_cpu::Math::Fast => Arithmetic::EightBit,
-            },
-            threads: cpu.threads.unwrap_or(available),
-            ids: ids.map_or(&[], Vec::as_slice),
-        };
         let inventory = engine.inventory().clone();
         let mut of_ranks = Vec::new();
         for rank in 0..inventory.world_size() {
@@ -202,8 +194,25 @@ impl<'a> Levels<'a> {
         if sources.is_empty() {
             sources.push(self.checkpoint);
         }
+        let mut checks = Vec::new();
+        if self.args.wants(Level::Residence) {
+            let mut progress = self.counted("reading back", "bytes");
+            checks.extend(running::residence(engine, &sources, &mut progress));
+        }
+        if !self.args.wants(Level::Function) {
+            return Ok(checks);
+        }
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let probe = Probe {
+            arithmetic: match self.args.math() {
+                Math::Exact => Arithmetic::Exact,
+                Math::Fast => Arithmetic::EightBit,
+            },
+            threads: self.args.threads.unwrap_or(available),
+            ids: ids.map_or(&[], Vec::as_slice),
+        };
         let mut progress = self.counted("recomputing", "operations");
-        let mut checks = running::function(engine, &sources, &probe, &mut progress);
+        checks.extend(running::function(engine, &sources, &probe, &mut progress));
         drop(progress);
         let mut progress = self.counted("end to end", "operations");
         let mut whole = running::whole(engine, self.checkpoint, &probe, &mut progress);
@@ -233,20 +242,16 @@ impl<'a> Levels<'a> {
         let needed = running::context(&inventory).max(text + 1);
         let longest = inventory.config().max_context;
         let context = self.args.context.unwrap_or(needed.min(longest));
-        let loaded = self.can_run(inventory, context).and_then(|()| {
-            let setup = Setup {
-                world_size,
-                ..Setup::alone(self.args.cpu())
-            };
-            loader::engine(self.checkpoint, setup, Some(context), self.ui)
-        });
+        let setup = self.args.setup(world_size)?;
+        let loaded = self
+            .can_run(inventory, &setup, context)
+            .and_then(|()| loader::engine(self.checkpoint, setup, Some(context), self.ui));
         match loaded {
             Ok(engine) => Ok(Ok(engine)),
             // A wrong command line is no verdict on the model.
             Err(failure) if failure.exit() == Exit::Usage => Err(failure),
             Err(failure) => {
-                let wanted = [(Level::Function, "steps"), (Level::Sense, "text")];
-                let wanted = wanted
+                let wanted = RUNNING
                     .into_iter()
                     .filter(|(level, _)| self.args.wants(*level));
                 let excusable = failure.exit() == Exit::Unavailable;
@@ -258,16 +263,18 @@ impl<'a> Levels<'a> {
 
     /// Whether this build, here and now, can run the model at all: if it knows the architecture, and there is room for it. A file of any
     /// size can be verified as bytes, but to run it takes room for all of it. A user who names the level is taken at their word.
-    fn can_run(&self, inventory: Inventory, context: usize) -> Result<(), Failure> {
+    fn can_run(&self, inventory: Inventory, setup: &Setup, context: usize) -> Result<(), Failure> {
         let arch = &inventory.config().arch;
         if !SUPPORTED.contains(&arch.as_str()) {
             let reason = format!("this build does not run the architecture {arch}");
             return Err(Failure::new(Exit::Unavailable, reason));
         }
-        if self.args.insists(Level::Function) || self.args.insists(Level::Sense) {
+        // Of a GPU's memory the loader says whether it is enough.
+        let insists = RUNNING.iter().any(|(level, _)| self.args.insists(*level));
+        if insists || setup.gpus.is_some() {
             return Ok(());
         }
-        let backend = glim_cpu::CpuBackend::new(self.args.cpu());
+        let backend = glim_cpu::CpuBackend::new(setup.cpu.clone());
         let options = EngineOptions {
             context: Some(context),
             ..EngineOptions::default()

@@ -10,14 +10,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use glim_cpu::CpuOptions;
 use glim_engine::proof::{Check, Level, Outcome};
 
 use self::levels::Levels;
 use self::report::Report;
 use crate::exit::{Exit, Failure};
 use crate::loader::ModelArg;
-use crate::placement::Math;
+use crate::placement::{DeviceArgs, Math, Setup, Wanted};
 use crate::ui::Ui;
 
 const EXAMPLES: &str = "\
@@ -26,6 +25,7 @@ Levels:
   2 layout      kv_b rebuilt from its halves and back, fused and stacked tensors
   3 checkpoint  each tensor beside the same of --against
   4 shards      the ranks' parts of each tensor, for each number of ranks of --tp
+  5 residence   the weights in each rank's memory, read back, beside the file's
   6 function    each operation of a prefill and a decode step, recomputed from the file's bytes
   7 sense       the likelihood of a text
 
@@ -51,7 +51,7 @@ pub(crate) struct VerifyArgs {
     /// Compare each tensor with that of this checkpoint: a Hugging Face folder, or another GGUF of the same model
     #[arg(long, value_name = "MODEL")]
     against: Option<PathBuf>,
-    /// Numbers of ranks whose shards are proved, and which levels 6 and 7 run on [default: those of 2,4,8 that the model can be cut into; levels 6 and 7: one rank]
+    /// Numbers of ranks whose shards are proved, and which levels 5 to 7 run on [default: those of 2,4,8 that the model can be cut into; levels 5 to 7: one rank]
     #[arg(
         long, value_name = "R,R,…", value_delimiter = ',',
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_RANKS),
@@ -60,7 +60,7 @@ pub(crate) struct VerifyArgs {
     /// Levels to check [default: all, 3 only with --against]
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = level)]
     levels: Option<Vec<Level>>,
-    /// Arithmetic of levels 6 and 7: fast or exact [default: fast]
+    /// Arithmetic of levels 5 to 7: fast or exact [default: fast]
     #[arg(
         long,
         value_name = "MATH",
@@ -68,26 +68,29 @@ pub(crate) struct VerifyArgs {
         help_heading = "Where it runs"
     )]
     math: Option<Math>,
-    /// Threads of levels 6 and 7 [default: as many as the process may use]
+    /// Threads of levels 5 to 7 [default: as many as the process may use]
     #[arg(
         long, value_name = "N", help_heading = "Where it runs",
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024),
     )]
     threads: Option<usize>,
-    /// Context of levels 6 and 7, in tokens [default: what they need]
+    /// Context of levels 5 to 7, in tokens [default: what they need]
     #[arg(
         long, value_name = "TOKENS", help_heading = "Where it runs",
         value_parser = RangedU64ValueParser::<usize>::new().range(2..),
     )]
     context: Option<usize>,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// All levels, in order.
-const LEVELS: [Level; 6] = [
+const LEVELS: [Level; 7] = [
     Level::File,
     Level::Layout,
     Level::Checkpoint,
     Level::Shards,
+    Level::Residence,
     Level::Function,
     Level::Sense,
 ];
@@ -95,7 +98,7 @@ const LEVELS: [Level; 6] = [
 fn level(text: &str) -> Result<Level, String> {
     let known = |level: &Level| level.number().to_string() == text || level.name() == text;
     let found = LEVELS.into_iter().find(known);
-    found.ok_or_else(|| "expected numbers of 1,2,3,4,6,7, or their names".to_owned())
+    found.ok_or_else(|| "expected numbers of 1 to 7, or their names".to_owned())
 }
 
 impl VerifyArgs {
@@ -114,15 +117,14 @@ impl VerifyArgs {
             .is_some_and(|levels| levels.contains(&level))
     }
 
-    fn cpu(&self) -> CpuOptions {
-        CpuOptions {
-            math: match self.math {
-                Some(Math::Exact) => glim_cpu::Math::Exact,
-                Some(Math::Fast) | None => glim_cpu::Math::Fast,
-            },
-            threads: self.threads,
-            ..CpuOptions::default()
-        }
+    fn math(&self) -> Math {
+        self.math.unwrap_or(Math::Fast)
+    }
+
+    /// How levels 5 to 7 run on so many ranks.
+    fn setup(&self, ranks: usize) -> Result<Setup, Failure> {
+        self.device
+            .place(Wanted::on_ranks(self.math(), self.threads, ranks))
     }
 }
 
@@ -137,6 +139,13 @@ pub(crate) fn run(args: &VerifyArgs, ui: &Ui) -> Result<Exit, Failure> {
                 .hint("add 3 to --levels"),
         );
     }
+    // A GPU that is asked for and not there is said before anything is read.
+    args.setup(
+        args.tp
+            .as_ref()
+            .and_then(|tp| tp.first().copied())
+            .unwrap_or(1),
+    )?;
     let mut report = Report::new(args.model.name());
     match args.model.proved()? {
         Ok(checkpoint) => Levels::new(args, &checkpoint, ui).run(&mut report)?,
@@ -172,7 +181,7 @@ mod tests {
     fn levels_go_by_number_or_name() {
         assert_eq!(level("4"), Ok(Level::Shards));
         assert_eq!(level("sense"), Ok(Level::Sense));
-        for wrong in ["5", "0", "8", "", "File", "1-4"] {
+        for wrong in ["9", "0", "8", "", "File", "1-4"] {
             assert!(level(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,0 +1,157 @@
+//! The stages of `gpu run`, in their order: what is most likely to show a fault first comes first, what is measured last.
+//!
+//! Limits are several times what a step takes on an H200; a step that reaches one hangs.
+
+/// A set of steps with one result.
+pub(super) struct Stage {
+    pub(super) name: &'static str,
+    pub(super) steps: &'static [Step],
+}
+
+/// One process. `MODEL` among the arguments stands for the checkpoint.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    /// A program of the archive, or (`compute-sanitizer`) of the machine.
+    pub(super) program: &'static str,
+    pub(super) arguments: &'static [&'static str],
+    pub(super) seconds: u64,
+}
+
+const fn step(
+    name: &'static str,
+    program: &'static str,
+    arguments: &'static [&'static str],
+    seconds: u64,
+) -> Step {
+    Step {
+        name,
+        program,
+        arguments,
+        seconds,
+    }
+}
+
+const PARITY: &str = "test-glim-cuda-parity";
+const ENGINE: &str = "test-glim-engine-cuda";
+
+pub(super) const STAGES: &[Stage] = &[
+    Stage {
+        name: "parity",
+        steps: &[
+            step("fast", PARITY, &["--ignored", "fast_math"], 180),
+            step("exact", PARITY, &["--ignored", "exact_math"], 180),
+        ],
+    },
+    Stage {
+        name: "tests",
+        steps: &[
+            step("draw", "test-glim-cuda-draw", &["--ignored"], 90),
+            step("experts", "test-glim-cuda-experts", &["--ignored"], 90),
+            step("prefill", "test-glim-cuda-prefill", &["--ignored"], 120),
+            step("stamps", "test-glim-cuda-stamps", &["--ignored"], 60),
+            // Ranks share the GPU and wait for each other: one test at a time.
+            step(
+                "ranks",
+                "test-glim-cuda-ranks",
+                &["--ignored", "--test-threads=1"],
+                120,
+            ),
+        ],
+    },
+    Stage {
+        name: "poison",
+        steps: &[step(
+            "run",
+            "glim",
+            &[
+                "run",
+                "MODEL",
+                "--device",
+                "cuda",
+                "--poison",
+                "--max-tokens",
+                "16",
+                "--temperature",
+                "0",
+                "-p",
+                "What is 27 + 58?",
+            ],
+            60,
+        )],
+    },
+    Stage {
+        name: "replay",
+        steps: &[
+            step("exact", ENGINE, &["--ignored", "exact_math"], 120),
+            step("fast", ENGINE, &["--ignored", "fast_math"], 120),
+        ],
+    },
+    Stage {
+        name: "sanitizer",
+        steps: &[
+            sanitizer("memcheck", &SANITIZED_MEMCHECK),
+            sanitizer("racecheck", &SANITIZED_RACECHECK),
+            sanitizer("initcheck", &SANITIZED_INITCHECK),
+        ],
+    },
+    Stage {
+        name: "bench",
+        steps: &[
+            step(
+                "tiny",
+                "glim",
+                &["bench", "MODEL", "--device", "cuda", "--json"],
+                60,
+            ),
+            step(
+                "glm-5, 4 layers",
+                "glim",
+                &[
+                    "bench", "--shape", "glm-5", "--rank", "0/8", "--layers", "4", "--device",
+                    "cuda", "--json",
+                ],
+                120,
+            ),
+            step(
+                "glm-5",
+                "glim",
+                &[
+                    "bench", "--shape", "glm-5", "--rank", "0/8", "--device", "cuda", "--json",
+                ],
+                240,
+            ),
+        ],
+    },
+];
+
+const fn sanitizer(name: &'static str, arguments: &'static [&'static str]) -> Step {
+    step(name, "compute-sanitizer", arguments, 180)
+}
+
+/// The tiny model's prompt and some tokens, under one of the sanitizer's tools; `PROGRAMS` stands for the archive's folder.
+macro_rules! sanitized {
+    ($tool:literal) => {
+        [
+            "--tool",
+            $tool,
+            "--error-exitcode",
+            "9",
+            "--print-limit",
+            "20",
+            "PROGRAMS/glim",
+            "run",
+            "MODEL",
+            "--device",
+            "cuda",
+            "--max-tokens",
+            "4",
+            "--temperature",
+            "0",
+            "-p",
+            "What is 27 + 58?",
+        ]
+    };
+}
+static SANITIZED_MEMCHECK: [&str; 17] = sanitized!("memcheck");
+static SANITIZED_RACECHECK: [&str; 17] = sanitized!("racecheck");
+static SANITIZED_INITCHECK: [&str; 17] = sanitized!("initcheck");
