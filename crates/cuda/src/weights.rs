@@ -179,8 +179,9 @@ fn expected_bytes(ty: GgmlType, shape: &[usize]) -> Option<usize> {
     ty.row_bytes(*cols)?.checked_mul(rows)
 }
 
-/// Two pinned buffers in turns.
+/// Two pinned buffers in turns, as large as the weights so far needed them.
 struct Upload {
+    gpu: Gpu,
     stream: Stream,
     buffers: Vec<(Pinned, Event)>,
     next: usize,
@@ -189,11 +190,11 @@ struct Upload {
 
 impl Upload {
     fn new(gpu: &Gpu) -> Result<Self, CudaError> {
-        let stream = Stream::new(gpu)?;
-        let buffer = |_| Ok((Pinned::new(gpu, CHUNK)?, Event::new(gpu)?));
+        let buffer = |_| Ok((Pinned::new(gpu, 0)?, Event::new(gpu)?));
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         Ok(Self {
-            stream,
+            gpu: gpu.clone(),
+            stream: Stream::new(gpu)?,
             buffers: (0..2).map(buffer).collect::<Result<_, CudaError>>()?,
             next: 0,
             threads: threads.min(CHUNK / PART),
@@ -210,6 +211,10 @@ impl Upload {
             let (buffer, sent) = &mut self.buffers[self.next];
             self.next = (self.next + 1) % 2;
             sent.wait()?;
+            let size = count * ty.block_bytes();
+            if buffer.bytes().len() < size {
+                *buffer = Pinned::new(&self.gpu, size.next_power_of_two().min(CHUNK))?;
+            }
             let bytes = first * ty.block_bytes()..(first + count) * ty.block_bytes();
             let parts = rearrange_parts(ty, &stored[bytes], in_part, buffer, self.threads);
             for (at, part_first, part_count) in parts {
