@@ -119,11 +119,6 @@ impl Weights {
         self.resident.get(name).map(|(info, _)| info)
     }
 
-    /// What the last `load` did.
-    pub(crate) fn loaded(&self) -> Loaded {
-        self.loaded
-    }
-
     /// The bytes of the file.
     pub(crate) fn read(&self, name: &str) -> Option<Result<Vec<u8>, CudaError>> {
         let (info, memory) = self.resident.get(name)?;
@@ -134,21 +129,6 @@ impl Weights {
             end += part.len();
         });
         Some(read.map(|()| stored))
-    }
-
-    /// The BLAKE3 hash of the bytes of the file, from what lies on the GPU.
-    pub(crate) fn hash(&self, name: &str) -> Option<Result<blake3::Hash, CudaError>> {
-        let (info, memory) = self.resident.get(name)?;
-        let mut hasher = blake3::Hasher::new();
-        let read = download(info, memory, &mut |part| {
-            hasher.update(part);
-        });
-        Some(read.map(|()| hasher.finalize()))
-    }
-
-    /// The memory of a weight, for tests that damage it.
-    pub(crate) fn memory(&self, name: &str) -> Option<&DeviceMemory> {
-        self.resident.get(name).map(|(_, memory)| memory)
     }
 }
 

@@ -53,15 +53,6 @@ impl Graph {
         let code = unsafe { sys::cuGraphLaunch(self.exec, stream.handle()) };
         self.gpu.check("cuGraphLaunch", code)
     }
-
-    /// Nodes.
-    pub(crate) fn nodes(&self) -> Result<usize, CudaError> {
-        let mut nodes = 0;
-        // SAFETY: without an array it writes the number only.
-        let code = unsafe { sys::cuGraphGetNodes(self.graph, std::ptr::null_mut(), &mut nodes) };
-        self.gpu.check("cuGraphGetNodes", code)?;
-        Ok(nodes)
-    }
 }
 
 impl Drop for Graph {

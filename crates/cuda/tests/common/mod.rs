@@ -1,4 +1,5 @@
 //! The device that the tests run on: the emulator if its folder is named, a GPU otherwise.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::PathBuf;
 

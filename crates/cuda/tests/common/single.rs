@@ -27,7 +27,7 @@ impl WeightSource for Weights {
 
 /// Builds such a plan.
 pub(crate) struct Single {
-    pub b: PlanBuilder,
+    pub(crate) b: PlanBuilder,
     step: StepKind,
     weights: Weights,
 }
@@ -130,7 +130,7 @@ impl Single {
 }
 
 /// A prepared plan.
-pub struct Session {
+pub(crate) struct Session {
     backend: Box<dyn Backend>,
     plan: Plan,
     step: StepId,
@@ -138,11 +138,11 @@ pub struct Session {
 
 /// What a step is about: tokens, and what belongs to each row.
 #[derive(Default, Clone)]
-pub struct Inputs {
-    pub tokens: Vec<i32>,
-    pub forced: Vec<i32>,
-    pub draws: Vec<SampleParams>,
-    pub masks: Vec<u32>,
+pub(crate) struct Inputs {
+    pub(crate) tokens: Vec<i32>,
+    pub(crate) forced: Vec<i32>,
+    pub(crate) draws: Vec<SampleParams>,
+    pub(crate) masks: Vec<u32>,
 }
 
 impl Session {
