@@ -29,7 +29,7 @@ fn plan() -> Plan {
     let tokens = b.input(InputKind::Tokens);
     b.input(InputKind::CuSeqlens);
     let table = b.weight("table", GgmlType::F32, &[VOCAB, WIDTH]);
-    let mut buffer = |b: &mut PlanBuilder, name: &str| {
+    let buffer = |b: &mut PlanBuilder, name: &str| {
         b.result(name, GgmlType::F32, &[ROWS, WIDTH], Rows::Tokens)
     };
     let x = b.temp("x", GgmlType::F32, &[ROWS, WIDTH], Rows::Tokens);
