@@ -1,4 +1,4 @@
-// The grids of the IQ1, IQ2 and IQ3 types, a row in each 16 bits: see grid.cuh. Generated: a test of this crate writes it anew.
+// The grids of the IQ1, IQ2 and IQ3 types, a row in each 16 bits: see grid.cuh. Generated: tests/grids.rs holds it to the quant crate's tables.
 //
 // These are the bytes of `iq_grids.bin` in the quant crate, which hold the grids of the IQ1, IQ2 and IQ3 block formats as they stand, in
 // hexadecimal, in `gguf/quants.py` of gguf-py (PyPI `gguf` 0.19.0), part of llama.cpp
