@@ -63,7 +63,8 @@ pub(crate) fn run(root: &Path, seed: Option<u64>, arguments: &[OsString]) -> Res
     if !arguments.iter().any(|argument| argument == "--") {
         command.arg("--");
     }
-    command.arg("--ignored");
+    // NCCL is for real GPUs.
+    command.args(["--ignored", "--skip", "itself_in_every_replay"]);
     if let Some(seed) = seed {
         command.env("GLIM_EMULATOR_SEED", seed.to_string());
     }

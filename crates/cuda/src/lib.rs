@@ -7,11 +7,6 @@
 //!
 //! The way of a step: `backend` checks a plan and has [`program`] turn each operation into launches whose arguments are the same in
 //! every run; `run` launches them one by one, or captures them once and replays the graph.
-#![deny(unsafe_code)]
-#![allow(
-    unsafe_code,
-    reason = "the driver is a C library; every block says why it is sound"
-)]
 
 mod backend;
 pub mod cache;

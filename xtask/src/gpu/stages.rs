@@ -1,6 +1,6 @@
 //! The stages of `gpu run`, in their order: what is most likely to show a fault first comes first, what is measured last.
 //!
-//! Limits are several times what a step takes on an H200; a step that reaches one hangs.
+//! A step that reaches its limit is ended: it hangs, or (the whole parity table on an H200) takes longer.
 
 /// A set of steps with one result.
 pub(super) struct Stage {

@@ -135,7 +135,7 @@ unsafe impl Sync for Context {}
 impl Gpu {
     /// Opens it, and binds it to this thread. The driver must have been initialised.
     ///
-    /// A GPU that was opened stays open as long as the process lives: making a context takes a quarter of a second.
+    /// A GPU that was opened stays open as long as the process lives: whoever makes many backends would make a context for each.
     pub(crate) fn open(ordinal: usize) -> Result<Self, CudaError> {
         static OPENED: Mutex<BTreeMap<usize, Gpu>> = Mutex::new(BTreeMap::new());
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
