@@ -261,6 +261,10 @@ impl Places<'_> {
                 Param::structure(&words)
             }
             Arg::Scratch(offset) => Param::u64(self.memory.scratch.address() + offset as u64),
+            Arg::Kept(offset) => {
+                let at = self.prepared.program.kept + offset;
+                Param::u64(self.memory.scratch.address() + at as u64)
+            }
             Arg::Fault => Param::u64(self.memory.fault.address()),
             Arg::OpIndex => Param::u32(op as u32),
             Arg::Struct(index) => Param::structure(&self.fields(index)),
