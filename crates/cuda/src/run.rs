@@ -116,6 +116,11 @@ impl Prepared {
         .collect()
     }
 
+    /// Nodes of its graph, once there is one.
+    pub(crate) fn nodes(&self) -> Option<usize> {
+        self.graph.as_ref().map(Graph::nodes)
+    }
+
     /// A form of each kernel, with the shared memory that its launch has.
     pub(crate) fn kernels(&self, form: impl Fn(&Kernel) -> Kernel) -> Vec<(Kernel, u32)> {
         let work = self.program.ops.iter().flat_map(|op| &op.work);
