@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
     Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget, Rows,
     StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
@@ -14,7 +13,7 @@ use crate::code::Code;
 use crate::collective::Place;
 use crate::driver::{DeviceMemory, Gpu, Held, Stream};
 use crate::error::CudaError;
-use crate::program::{Program, Target, Work, poison_check};
+use crate::program::{PATTERNS, Program, Target, Work, poison_check};
 use crate::run::{Prepared, Runner};
 use crate::weights::Weights;
 
@@ -228,7 +227,7 @@ impl Backend for CudaBackend {
     fn caps(&self) -> Caps {
         Caps {
             name: self.name(),
-            patterns: vec![ADD_RMS_NORM],
+            patterns: PATTERNS.to_vec(),
             weight_types: GgmlType::ALL
                 .iter()
                 .copied()
