@@ -14,6 +14,7 @@ use crate::code::Code;
 use crate::collective::Place;
 use crate::driver::{DeviceMemory, Gpu, Stream};
 use crate::error::CudaError;
+use crate::faults::DeviceFault;
 use crate::program::{Program, Target, Work, poison_check};
 use crate::run::{Prepared, Runner};
 use crate::weights::Weights;
@@ -83,6 +84,8 @@ pub struct CudaBackend {
     pub(crate) stamped: Option<Code>,
     pub(crate) steps: Vec<Prepared>,
     pub(crate) runner: Runner,
+    /// Those that tests have asked for.
+    pub(crate) faults: Vec<DeviceFault>,
 }
 
 impl CudaBackend {
@@ -107,6 +110,7 @@ impl CudaBackend {
             blocks: 0,
             sequence_slots: 0,
             steps: Vec::new(),
+            faults: Vec::new(),
         })
     }
 
@@ -235,7 +239,8 @@ impl Backend for CudaBackend {
     ) -> Result<(), BackendError> {
         // Steps that were prepared before hold addresses of weights.
         self.steps.clear();
-        self.weights.load(&self.gpu, groups, source)
+        self.weights.load(&self.gpu, groups, source)?;
+        self.spoil_weights().map_err(|e| self.failed(e))
     }
 
     fn alloc_state(
@@ -300,7 +305,11 @@ impl Backend for CudaBackend {
             poison: self.options.poison,
         };
         let program = Program::new(plan, target);
-        let program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        let mut program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        self.spoil_program(
+            &mut program,
+            plan.ops.iter().map(|node| node.label.as_str()),
+        );
         let extra = self.poison_launches(plan);
         let extra = extra.map_err(|reason| self.unsupported(plan, reason))?;
         let work = program.ops.iter().flat_map(|op| &op.work);
