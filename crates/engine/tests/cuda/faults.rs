@@ -14,10 +14,7 @@ use super::gpu::{self, options};
 
 /// A context beyond what the indexer keeps, on a GPU.
 fn context() -> usize {
-    match device::emulator() {
-        Some(_) => 40,
-        None => 512,
-    }
+    device::sized(512, 24)
 }
 
 fn engine(checkpoint: &Checkpoint, fault: Option<DeviceFault>) -> Engine {
