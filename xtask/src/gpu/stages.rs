@@ -70,6 +70,7 @@ pub(super) const STAGES: &[Stage] = &[
         order: Order::SideBySide,
         steps: &[
             step("draw", "test-glim-cuda-draw", &["--ignored"], 90),
+            step("attention", "test-glim-cuda-attention", &["--ignored"], 90),
             step("experts", "test-glim-cuda-experts", &["--ignored"], 90),
             step("prefill", "test-glim-cuda-prefill", &["--ignored"], 120),
             step("stamps", "test-glim-cuda-stamps", &["--ignored"], 60),
