@@ -13,6 +13,7 @@ use crate::code::Code;
 use crate::collective::Place;
 use crate::driver::{DeviceMemory, Gpu, Held, Stream};
 use crate::error::CudaError;
+use crate::faults::DeviceFault;
 use crate::program::{PATTERNS, Program, Target, Work, poison_check};
 use crate::run::{Prepared, Runner};
 use crate::weights::Weights;
@@ -86,6 +87,8 @@ pub struct CudaBackend {
     pub(crate) stamped: Option<Code>,
     pub(crate) steps: Vec<Prepared>,
     pub(crate) runner: Runner,
+    /// Those that tests have asked for.
+    pub(crate) faults: Vec<DeviceFault>,
 }
 
 impl CudaBackend {
@@ -111,6 +114,7 @@ impl CudaBackend {
             blocks: 0,
             sequence_slots: 0,
             steps: Vec::new(),
+            faults: Vec::new(),
         })
     }
 
@@ -244,7 +248,8 @@ impl Backend for CudaBackend {
     ) -> Result<(), BackendError> {
         // Steps that were prepared before hold addresses of weights.
         self.steps.clear();
-        self.weights.load(&self.gpu, groups, source)
+        self.weights.load(&self.gpu, groups, source)?;
+        self.spoil_weights().map_err(|e| self.failed(e))
     }
 
     fn alloc_state(
@@ -309,7 +314,11 @@ impl Backend for CudaBackend {
             poison: self.options.poison,
         };
         let program = Program::new(plan, target);
-        let program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        let mut program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        self.spoil_program(
+            &mut program,
+            plan.ops.iter().map(|node| node.label.as_str()),
+        );
         let extra = self.poison_launches(plan);
         let extra = extra.map_err(|reason| self.unsupported(plan, reason))?;
         let work = program.ops.iter().flat_map(|op| &op.work);

@@ -129,6 +129,11 @@ impl Weights {
         self.resident.get(name).map(|(info, _)| info)
     }
 
+    /// Where a weight lies.
+    pub(crate) fn memory(&self, name: &str) -> Option<&DeviceMemory> {
+        self.resident.get(name).map(|(_, memory)| memory)
+    }
+
     /// The bytes of the file.
     pub(crate) fn read(&self, name: &str) -> Option<Result<Vec<u8>, CudaError>> {
         let (info, place) = self.resident.get(name)?;
