@@ -129,9 +129,10 @@ impl Weights {
         self.resident.get(name).map(|(info, _)| info)
     }
 
-    /// Where a weight lies.
-    pub(crate) fn memory(&self, name: &str) -> Option<&DeviceMemory> {
-        self.resident.get(name).map(|(_, memory)| memory)
+    /// Where a weight lies: its memory, its place there, its bytes.
+    pub(crate) fn place(&self, name: &str) -> Option<(&DeviceMemory, usize, usize)> {
+        let (_, place) = self.resident.get(name)?;
+        Some((&place.memory, place.at, place.bytes))
     }
 
     /// The bytes of the file.
