@@ -1,16 +1,13 @@
 // The chosen experts of each row, quantised ones with activations of 8 bits: out = Σ weight · down (silu(gate x) ⊙ up x), for one to a
 // few rows. Others: experts.cu.
 //
-// A pair is a choice of a row: pair `t · k + i` is expert `ids[t, i]`. Three kernels: q8.cu rounds the rows, then gate and up of every
+// A pair is a choice of a row: pair `t · k + i` is expert `ids[t, i]`. The rows come rounded. Two kernels: gate and up of every
 // pair with silu between, then down with the sum over a row's pairs. Products are those of gemv_int.cu, warps share tiles of 16 weight
 // rows as there; a row's bits depend on the shapes and on its own choices alone.
 //
-// Both kernels here read `ids` before they wait for the kernel in front of them, so that weights are on their way by then: ids were
-// written before that kernel ended its own wait, and only after that these start.
-//
 // Defines: TYPE; ROWS, the rows that one expert is multiplied with at a time (2, 4, 8).
 // variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 2 8
-// prefetches: experts_hidden experts_down
+// prefetches: experts_down
 // spills: experts_hidden experts_down
 #include "gemv_tile.cuh"
 #include "units.cuh"
@@ -29,7 +26,7 @@ __device__ __forceinline__ int members_of(const int* ids, int expert, int pairs,
     int count = 0;
     for (int base = 0; base < pairs; base += blockDim.x) {
         const int other = base + threadIdx.x;
-        const bool same = other < pairs && is_live(rows, other / k) && int(load4(ids + other)) == expert;
+        const bool same = other < pairs && is_live(rows, other / k) && ids[other] == expert;
         const u32 word = __ballot_sync(FULL, same);
         if (lane == 0) words[warp] = word;
         __syncthreads();
@@ -62,13 +59,27 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
     int* list = reinterpret_cast<int*>(room + 2 * warps * ROWS * TILE);
     u8* staged = reinterpret_cast<u8*>(list + (shares ? (pairs + 3) / 4 * 4 : 0));
 
-    const bool live = is_live(rows, pair / k);
-    const int expert = live ? int(load4(ids + pair)) : 0;
-    const bool inside = u32(expert) < u32(experts);
-    int count = live && inside;
-    if (count && shares) count = members_of(ids, expert, pairs, k, rows, list);
+    pdl_wait();
+    pdl_go();
+    auto fill = [&](const Staged& x, int first) {
+        x.clear();
+        for (int r = 0; r < x.count; r++) {
+            const int member = shares ? list[first + r] : pair;
+            x.fill(r, q8_row(q, d, s, inputs, u64(member / k)), inputs, TYPE::OFFSETS > 0);
+        }
+    };
+    // Copies first: who the expert is takes as long to hear.
+    if (!shares) fill(Staged(staged, units * U::SPAN, 1), 0);
+    const int expert = ids[pair];
+    if (!is_live(rows, pair / k)) return;
+    if (u32(expert) >= u32(experts)) {
+        if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, expert, experts);
+        return;
+    }
+    const int count = shares ? members_of(ids, expert, pairs, k, rows, list) : 1;
+    if (!count) return;
     const int begin = int(blockIdx.y) * turns, tiles = min(turns, (inner + TILE - 1) / TILE - begin);
-    const int total = count ? tiles * items : 0;
+    const int total = tiles * items;
 
     // What is loaded next: unit `ahead` of tile `next`.
     int next = begin, ahead = way;
@@ -93,18 +104,10 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
     for (int f = 0; f < FLIGHT; f++) {
         if (f < total) load(raw[f]);
     }
-    pdl_wait();
-    pdl_go();
-    if (live && !inside && blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, expert, experts);
-
     for (int start = 0; start < count; start += ROWS) {
         const int n = min(count - start, ROWS);
         const Staged x(staged, units * U::SPAN, n);
-        x.clear();
-        for (int r = 0; r < n; r++) {
-            const int member = shares ? list[start + r] : pair;
-            x.fill(r, q8_row(q, d, s, inputs, u64(member / k)), inputs, TYPE::OFFSETS > 0);
-        }
+        if (shares) fill(x, start);
         copies_wait();
         __syncthreads();
         const Columns<TYPE> columns(x);

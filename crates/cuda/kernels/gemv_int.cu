@@ -61,7 +61,7 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     pdl_wait();
     pdl_go();
     // Row 0 is computed, live or not: see q8.cu.
-    if (first > 0 && !is_live(rows, first)) return;
+    if (!is_computed(rows, first)) return;
 
     u8* staged = reinterpret_cast<u8*>(room + 2 * warps * ROWS * TILE);
     const Staged activations(staged, units * U::SPAN, count);

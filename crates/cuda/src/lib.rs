@@ -27,7 +27,7 @@ mod weights;
 
 pub use backend::{CudaBackend, CudaOptions, Math};
 pub use collective::{GpuGroup, MAX_RANKS, Place, Transport};
-pub use driver::GpuFacts;
+pub use driver::{GpuFacts, Held};
 pub use error::CudaError;
 pub use machine::{bandwidth_of, read_bandwidth};
 pub use probe::{GpuInfo, ProbeError, probe};

@@ -116,6 +116,11 @@ impl Prepared {
         .collect()
     }
 
+    /// Nodes of its graph, once there is one.
+    pub(crate) fn nodes(&self) -> Option<usize> {
+        self.graph.as_ref().map(Graph::nodes)
+    }
+
     /// A form of each kernel, with the shared memory that its launch has.
     pub(crate) fn kernels(&self, form: impl Fn(&Kernel) -> Kernel) -> Vec<(Kernel, u32)> {
         let work = self.program.ops.iter().flat_map(|op| &op.work);
@@ -189,6 +194,7 @@ impl Runner {
     pub(crate) fn read_arena(&self, offset: usize, bytes: usize) -> Result<Vec<u8>, CudaError> {
         let mut out = vec![0; bytes];
         if let Some(memory) = &self.memory {
+            self.stream.synchronise()?;
             memory.arena.read(offset, &mut out)?;
         }
         Ok(out)
@@ -256,6 +262,10 @@ impl Places<'_> {
                 Param::structure(&words)
             }
             Arg::Scratch(offset) => Param::u64(self.memory.scratch.address() + offset as u64),
+            Arg::Kept(offset) => {
+                let at = self.prepared.program.kept + offset;
+                Param::u64(self.memory.scratch.address() + at as u64)
+            }
             Arg::Fault => Param::u64(self.memory.fault.address()),
             Arg::OpIndex => Param::u32(op as u32),
             Arg::Struct(index) => Param::structure(&self.fields(index)),
@@ -613,7 +623,7 @@ impl CudaBackend {
         self.runner.stream.synchronise()?;
         if let Some(memory) = &self.runner.memory {
             // Nothing of this rank runs any more; another one on this GPU may.
-            memory.fault.peek(0, &mut bytes)?;
+            memory.fault.read(0, &mut bytes)?;
         }
         Ok(words(&bytes))
     }

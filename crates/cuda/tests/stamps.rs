@@ -108,5 +108,7 @@ fn every_operation_has_its_time_in_order() {
             "{:?}",
             &out[..4]
         );
+        // A kernel for each operation.
+        assert_eq!(backend.nodes(step), graphs.then_some(plan.ops.len()));
     }
 }

@@ -8,11 +8,11 @@
 
 struct Staged {
     const u8* zero;
-    // Elements of a row in shared memory, and rows there is room for: an even number, since a pass takes two.
-    int span, room;
+    // Elements of a row in shared memory; rows, and how many there is room for: an even number, since a pass takes two.
+    int span, count, room;
 
     // Host: `staged_bytes` in program/linear.rs.
-    __device__ __forceinline__ Staged(u8* at, int span, int count) : zero(at), span(span), room((count + 1) / 2 * 2) {}
+    __device__ __forceinline__ Staged(u8* at, int span, int count) : zero(at), span(span), count(count), room((count + 1) / 2 * 2) {}
 
     __device__ __forceinline__ int row_of_d() const { return span / 32 + 4; }
     __device__ __forceinline__ int row_of_s() const { return span / 16 + 8; }

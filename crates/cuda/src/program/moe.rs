@@ -2,7 +2,8 @@
 
 use glim_plan::{BufferId, GgmlType, Op, Scoring};
 
-use super::linear::{self, Rounded};
+use super::linear;
+use super::rounded::{Rounded, round};
 use super::{Arg, Builder, gemm, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
@@ -186,7 +187,7 @@ fn gate_and_up(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), St
     let [gate, up] = types;
     let (gate, up) = (gate?, up?);
     if is_rounded(b, gate) || is_rounded(b, up) {
-        let rounded = linear::round_rows(b, e.x)?;
+        let rounded = round(b, linear::whole_rows(b, e.x))?;
         return match gate == up {
             true => hidden_rounded(b, e, &[e.gate, e.up], rounded, hidden),
             false => {
