@@ -71,7 +71,8 @@ impl CudaBackend {
 impl Weights {
     /// Flips bits of a byte of a weight, if there is such a byte.
     fn flip(&self, name: &str, at: usize, mask: u8) -> Result<(), CudaError> {
-        let Some(memory) = self.memory(name).filter(|memory| at < memory.bytes()) else {
+        let place = self.place(name).filter(|place| at < place.bytes);
+        let Some((memory, at)) = place.map(|place| (&place.memory, place.at + at)) else {
             return Ok(());
         };
         let mut byte = [0];

@@ -52,11 +52,11 @@ const ALIGN: usize = 256;
 
 /// Where a weight lies.
 #[derive(Debug, Clone)]
-struct Place {
+pub(crate) struct Place {
     /// Shared by all weights that lie in it.
-    memory: Arc<DeviceMemory>,
-    at: usize,
-    bytes: usize,
+    pub(crate) memory: Arc<DeviceMemory>,
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Place {
@@ -125,13 +125,23 @@ impl Weights {
         Ok(())
     }
 
+    /// Bytes of the GPU's memory that they take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let memory = |(_, place): &(WeightInfo, Place)| {
+            let memory = &place.memory;
+            (memory.address(), memory.bytes() as u64)
+        };
+        let each: HashMap<u64, u64> = self.resident.values().map(memory).collect();
+        each.values().sum()
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&WeightInfo> {
         self.resident.get(name).map(|(info, _)| info)
     }
 
     /// Where a weight lies.
-    pub(crate) fn memory(&self, name: &str) -> Option<&DeviceMemory> {
-        self.resident.get(name).map(|(_, memory)| memory)
+    pub(crate) fn place(&self, name: &str) -> Option<&Place> {
+        self.resident.get(name).map(|(_, place)| place)
     }
 
     /// The bytes of the file.
