@@ -52,11 +52,11 @@ const ALIGN: usize = 256;
 
 /// Where a weight lies.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+struct Place {
     /// Shared by all weights that lie in it.
-    pub(crate) memory: Arc<DeviceMemory>,
-    pub(crate) at: usize,
-    pub(crate) bytes: usize,
+    memory: Arc<DeviceMemory>,
+    at: usize,
+    bytes: usize,
 }
 
 impl Place {
@@ -139,9 +139,10 @@ impl Weights {
         self.resident.get(name).map(|(info, _)| info)
     }
 
-    /// Where a weight lies.
-    pub(crate) fn place(&self, name: &str) -> Option<&Place> {
-        self.resident.get(name).map(|(_, place)| place)
+    /// Where a weight lies: its memory, its place there, its bytes.
+    pub(crate) fn place(&self, name: &str) -> Option<(&DeviceMemory, usize, usize)> {
+        let (_, place) = self.resident.get(name)?;
+        Some((&place.memory, place.at, place.bytes))
     }
 
     /// The bytes of the file.
