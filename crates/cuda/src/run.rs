@@ -103,17 +103,11 @@ impl Prepared {
         }
     }
 
-    /// The grid of each launch, by operation.
-    pub(crate) fn grids(&self) -> Vec<Vec<[u32; 3]>> {
+    /// The grid of each launch, by operation; `None` for what a library launches.
+    pub(crate) fn grids(&self) -> Vec<Vec<Option<[u32; 3]>>> {
+        let grid = |work: &Work| work.kernel().map(|launch| launch.grid);
         let ops = self.program.ops.iter();
-        ops.map(|op| {
-            op.work
-                .iter()
-                .filter_map(Work::kernel)
-                .map(|l| l.grid)
-                .collect()
-        })
-        .collect()
+        ops.map(|op| op.work.iter().map(grid).collect()).collect()
     }
 
     /// A form of each kernel, with the shared memory that its launch has.
@@ -344,33 +338,44 @@ fn capture(ready: &[Vec<Ready>], stream: &Stream) -> Result<Graph, CudaError> {
     })
 }
 
-/// Runs a step with another form of its kernels, between two events; its inputs are in the stream already.
-pub(crate) fn launch_step(
-    prepared: &Prepared,
-    runner: &Runner,
-    code: &Code,
-    form: impl Fn(&Kernel) -> Kernel,
-    graph: bool,
-    [begin, end]: [&Event; 2],
-) -> Result<(), CudaError> {
-    let Some(memory) = &runner.memory else {
-        return Ok(());
-    };
-    let ready = Places { prepared, memory }.program(code, form)?;
-    let stream = &runner.stream;
-    if graph {
-        let graph = capture(&ready, stream)?;
-        begin.record(stream)?;
-        graph.launch(stream)?;
-        end.record(stream)?;
-        // It must not go before it has run.
-        return stream.synchronise();
+/// A step with another form of its kernels, beside the one that generation runs.
+#[derive(Debug)]
+pub(crate) struct Variant {
+    ready: Vec<Vec<Ready>>,
+    /// If steps run as graphs.
+    graph: Option<Graph>,
+}
+
+impl Variant {
+    /// Makes it; `None` as long as the step itself has not been made ready. The kernels are loaded in `code`.
+    pub(crate) fn new(
+        prepared: &Prepared,
+        runner: &Runner,
+        code: &Code,
+        form: impl Fn(&Kernel) -> Kernel,
+        graph: bool,
+    ) -> Result<Option<Self>, CudaError> {
+        let Some(memory) = &runner.memory else {
+            return Ok(None);
+        };
+        let ready = Places { prepared, memory }.program(code, form)?;
+        let graph = graph.then(|| capture(&ready, &runner.stream)).transpose()?;
+        if let Some(graph) = &graph {
+            graph.upload(&runner.stream)?;
+        }
+        Ok(Some(Self { ready, graph }))
     }
-    begin.record(stream)?;
-    for r in ready.iter().flatten() {
-        r.put(false, stream)?;
+
+    /// Puts it into the stream. The step's inputs are there already.
+    pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+        match &self.graph {
+            Some(graph) => graph.launch(stream),
+            None => {
+                let mut work = self.ready.iter().flatten();
+                work.try_for_each(|r| r.put(false, stream))
+            }
+        }
     }
-    end.record(stream)
 }
 
 impl CudaBackend {
@@ -390,7 +395,8 @@ impl CudaBackend {
         self.assemble(step)
     }
 
-    fn assemble(&self, step: usize) -> Result<(), BackendError> {
+    /// Waits until the hosts of all ranks are here.
+    pub(crate) fn assemble(&self, step: usize) -> Result<(), BackendError> {
         let met = self.options.ranks.0.assemble();
         met.map_err(|failure| failure.in_plan(&self.steps[step].plan))
     }
@@ -421,7 +427,7 @@ impl CudaBackend {
     }
 
     /// Whether steps run as captured graphs.
-    fn captures(&self) -> bool {
+    pub(crate) fn captures(&self) -> bool {
         self.options.graphs && !self.options.poison && !self.options.sync_launches
     }
 
@@ -489,7 +495,7 @@ impl CudaBackend {
         memory.inputs.write_async(0, pinned, 0, bytes.len(), stream)
     }
 
-    fn copy_results(&mut self, index: usize, slot: usize) -> Result<(), CudaError> {
+    pub(crate) fn copy_results(&mut self, index: usize, slot: usize) -> Result<(), CudaError> {
         let prepared = &self.steps[index];
         let Some(memory) = &mut self.runner.memory else {
             return Ok(());

@@ -46,6 +46,14 @@ impl Graph {
         Ok(captured)
     }
 
+    /// Moves what its launches need to the GPU, which otherwise the first launch does.
+    pub(crate) fn upload(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.gpu.bind()?;
+        // SAFETY: both are alive.
+        let code = unsafe { sys::cuGraphUpload(self.exec, stream.handle()) };
+        self.gpu.check("cuGraphUpload", code)
+    }
+
     /// Puts all of it into a stream.
     pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
         self.gpu.bind()?;
