@@ -6,6 +6,7 @@ use glim_text::TokenId;
 use super::Engine;
 use crate::buckets::bucket_for;
 use crate::error::EngineError;
+use crate::ranks::RankTicket;
 use crate::sequence::Sequence;
 use crate::steps::{BatchRow, Head, Prepared, every_row_plan};
 
@@ -172,6 +173,33 @@ impl Engine {
         self.steps
             .get(kind, Head::Tokens)?
             .run(&mut self.ranks, batch)
+    }
+
+    /// Hands a batch over; the sequences stay as they are.
+    pub(crate) fn submit_batch(
+        &mut self,
+        kind: StepKind,
+        batch: &[BatchRow<'_>],
+    ) -> Result<RankTicket, EngineError> {
+        self.steps
+            .get(kind, Head::Tokens)?
+            .submit(&mut self.ranks, batch)
+    }
+
+    /// Waits for a batch that was handed over.
+    pub(crate) fn wait_batch(
+        &mut self,
+        kind: StepKind,
+        ticket: RankTicket,
+    ) -> Result<StepResults, EngineError> {
+        self.steps
+            .get(kind, Head::Tokens)?
+            .wait(&mut self.ranks, ticket)
+    }
+
+    /// Whether a decode step is handed over before the one in front of it is done.
+    pub(crate) fn launches_ahead(&self) -> bool {
+        self.launches_ahead
     }
 
     /// Runs a batch `repeats` times, watched; the profiles of each rank.
