@@ -352,6 +352,10 @@ impl Backend for CudaBackend {
         self.profile_step(step, inputs, repeats)
     }
 
+    fn nodes(&self, step: StepId) -> Option<usize> {
+        self.steps.get(step.0 as usize)?.nodes()
+    }
+
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
         let missing = |what, name: &str| BackendError::Missing {
             plan: "of this call".into(),

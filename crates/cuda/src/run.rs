@@ -110,6 +110,11 @@ impl Prepared {
         ops.map(|op| op.work.iter().map(grid).collect()).collect()
     }
 
+    /// Nodes of its graph, once there is one.
+    pub(crate) fn nodes(&self) -> Option<usize> {
+        self.graph.as_ref().map(Graph::nodes)
+    }
+
     /// A form of each kernel, with the shared memory that its launch has.
     pub(crate) fn kernels(&self, form: impl Fn(&Kernel) -> Kernel) -> Vec<(Kernel, u32)> {
         let work = self.program.ops.iter().flat_map(|op| &op.work);
@@ -250,6 +255,10 @@ impl Places<'_> {
                 Param::structure(&words)
             }
             Arg::Scratch(offset) => Param::u64(self.memory.scratch.address() + offset as u64),
+            Arg::Kept(offset) => {
+                let at = self.prepared.program.kept + offset;
+                Param::u64(self.memory.scratch.address() + at as u64)
+            }
             Arg::Fault => Param::u64(self.memory.fault.address()),
             Arg::OpIndex => Param::u32(op as u32),
             Arg::Struct(index) => Param::structure(&self.fields(index)),

@@ -134,6 +134,8 @@ fn every_operation_has_its_time_in_order() {
         let profiles = backend.profile(step, &inputs, 3).unwrap();
         check(&plan, &profiles, 3);
         check_result(&mut backend, step, &inputs);
+        // A kernel for each operation.
+        assert_eq!(backend.nodes(step), graphs.then_some(plan.ops.len()));
     }
 }
 

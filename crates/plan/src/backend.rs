@@ -288,6 +288,13 @@ pub trait Backend: Send {
         })
     }
 
+    /// Nodes of the graph that the step's runs replay, as the driver counts them: kernels, and copies among them if any. `None` if the
+    /// step is not replayed as a graph, or has not been captured yet; after its first run it has been.
+    fn nodes(&self, step: StepId) -> Option<usize> {
+        let _ = step;
+        None
+    }
+
     /// Hands a prepared step over: it runs after all that was handed over before, and reads the carries that these leave. The inputs
     /// may be written again once this returns. At most [`MAX_IN_FLIGHT`] steps are handed over and not waited for.
     ///

@@ -46,6 +46,7 @@ pub(super) const STAGES: &[Stage] = &[
         name: "tests",
         steps: &[
             step("draw", "test-glim-cuda-draw", &["--ignored"], 90),
+            step("attention", "test-glim-cuda-attention", &["--ignored"], 90),
             step("experts", "test-glim-cuda-experts", &["--ignored"], 90),
             step("prefill", "test-glim-cuda-prefill", &["--ignored"], 120),
             step("stamps", "test-glim-cuda-stamps", &["--ignored"], 60),

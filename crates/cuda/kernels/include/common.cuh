@@ -172,15 +172,19 @@ __device__ __forceinline__ float warp_max(float v) {
     return v;
 }
 
-// The sum over a block of whole warps, in every thread. `room` is shared memory for 32 floats; two calls need a barrier between them.
-__device__ __forceinline__ float block_sum(float v, float* room) {
+// The sum over the first `warps` warps of a block, in every thread. `room` is shared memory for 32 floats; two calls need a barrier
+// between them. All threads call.
+__device__ __forceinline__ float sum_of_warps(float v, int warps, float* room) {
     v = warp_sum(v);
     if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = v;
     __syncthreads();
     float sum = 0.0f;
-    for (int w = 0; w < int(blockDim.x) / WARP; w++) sum += room[w];
+    for (int w = 0; w < warps; w++) sum += room[w];
     return sum;
 }
+
+// The same over a block of whole warps.
+__device__ __forceinline__ float block_sum(float v, float* room) { return sum_of_warps(v, int(blockDim.x) / WARP, room); }
 
 // The largest over a block of whole warps, in every thread; as `block_sum`.
 __device__ __forceinline__ float block_max(float v, float* room) {
@@ -211,6 +215,9 @@ __device__ __forceinline__ bool is_live(const Rows& rows, int r) {
     if (rows.output_rows) return rows.output_rows[r] >= 0;
     return true;
 }
+
+// Whether a row is to be computed. Row 0 is, live or not: most steps have one row, which need not wait to hear that it is live.
+__device__ __forceinline__ bool is_computed(const Rows& rows, int r) { return r == 0 || is_live(rows, r); }
 
 // ---- faults ----------------------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ pub(crate) struct Graph {
     gpu: Gpu,
     graph: sys::CUgraph,
     exec: sys::CUgraphExec,
+    nodes: usize,
 }
 
 // SAFETY: the driver's functions may be called from any thread.
@@ -37,12 +38,17 @@ impl Graph {
         let mut exec = std::ptr::null_mut();
         // SAFETY: the graph is alive.
         let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) };
-        let captured = Self {
+        let mut captured = Self {
             gpu: gpu.clone(),
             graph,
             exec,
+            nodes: 0,
         };
         gpu.check("cuGraphInstantiate", code)?;
+        // SAFETY: the graph is alive; without room for nodes it writes their number only.
+        let code =
+            unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut captured.nodes) };
+        gpu.check("cuGraphGetNodes", code)?;
         Ok(captured)
     }
 
@@ -52,6 +58,11 @@ impl Graph {
         // SAFETY: both are alive.
         let code = unsafe { sys::cuGraphUpload(self.exec, stream.handle()) };
         self.gpu.check("cuGraphUpload", code)
+    }
+
+    /// Nodes that were captured.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes
     }
 
     /// Puts all of it into a stream.

@@ -4,13 +4,14 @@
 //!
 //! | weight | fast | exact, or an operation that asks for f32 |
 //! | --- | --- | --- |
-//! | quantised | `q8`, then `gemv_int`: 8-bit activations, integer dot products | `gemv_float`: decoded, f32 activations |
+//! | quantised | rounded by who wrote it or by `q8`, then `gemv_int`: 8-bit activations, integer dot products | `gemv_float`: decoded, f32 activations |
 //! | F32, F16, BF16 | `gemv_float` | `gemv_float` |
 //!
 //! Weights of one type that share an input go in one launch.
 
-use glim_plan::{BufferId, GgmlType, Op, Precision};
+use glim_plan::{BufferId, Cols, GgmlType, Op, Precision};
 
+use super::rounded::{Rounded, round};
 use super::{Arg, Builder, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
@@ -31,21 +32,21 @@ const FLIGHT: usize = 4;
 const RESIDENT: usize = 1024;
 
 /// Rows of activations: where they are, and how they lie.
-#[derive(Clone, Copy)]
-struct Input {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Input {
     /// Whose rows are live.
-    buffer: BufferId,
+    pub(super) buffer: BufferId,
     /// Bytes before the first element.
-    offset: usize,
+    pub(super) offset: usize,
     /// Rows of the step.
-    rows: usize,
+    pub(super) rows: usize,
     /// Heads, each with a weight of its own.
-    heads: usize,
+    pub(super) heads: usize,
     /// Elements from one row to the next, and from one head to the next.
-    row: usize,
-    head: usize,
+    pub(super) row: usize,
+    pub(super) head: usize,
     /// Elements of a row of a head.
-    k: usize,
+    pub(super) k: usize,
 }
 
 /// A weight and where its products go.
@@ -127,16 +128,7 @@ pub(super) fn head_project(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let Op::HeadProject { x, weight, out } = op else {
         return Err("it is not a HeadProject".into());
     };
-    let (heads, width) = (b.axis(x.buffer, 1), b.last(x.buffer));
-    let input = Input {
-        buffer: x.buffer,
-        offset: x.start * size_of::<f32>(),
-        rows: b.rows(x.buffer),
-        heads,
-        row: heads * width,
-        head: width,
-        k: x.len,
-    };
+    let input = head_rows(b, x);
     let product = Product {
         m: b.axis(*weight, 1),
         ..product(b, *weight, *out)?
@@ -144,7 +136,21 @@ pub(super) fn head_project(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     multiply(b, input, &[product], Precision::Fast)
 }
 
-fn whole_rows(b: &Builder<'_>, x: BufferId) -> Input {
+/// Columns of each head.
+pub(super) fn head_rows(b: &Builder<'_>, x: &Cols) -> Input {
+    let (heads, width) = (b.axis(x.buffer, 1), b.last(x.buffer));
+    Input {
+        buffer: x.buffer,
+        offset: x.start * size_of::<f32>(),
+        rows: b.rows(x.buffer),
+        heads,
+        row: heads * width,
+        head: width,
+        k: x.len,
+    }
+}
+
+pub(super) fn whole_rows(b: &Builder<'_>, x: BufferId) -> Input {
     let k = b.decl(x).row_elements();
     Input {
         buffer: x,
@@ -191,22 +197,6 @@ fn multiply(
         }
     }
     Ok(())
-}
-
-/// Rounded activations in the scratch region: integers, scales, sums.
-pub(super) type Rounded = [Arg; 3];
-
-/// Adds the launch that rounds the input.
-fn round(b: &mut Builder<'_>, input: Input) -> Result<Rounded, String> {
-    let n = input.rows * input.heads * input.k;
-    let rounded = [n, n / 32 * 4, n / 16 * 4].map(|bytes| Arg::Scratch(b.scratch(bytes)));
-    let threads = (input.k / 4).next_multiple_of(32).min(256);
-    let parts = grid((input.k / 4).div_ceil(threads))?;
-    let mut args = input_args(input)?;
-    args.extend(rounded);
-    let size = [parts, rows_of_grid(input.rows)?, rows_of_grid(input.heads)?];
-    b.launch(Kernel::new("q8", "q8", &[]), size, threads as u32, 0, args);
-    Ok(rounded)
 }
 
 fn gemv_int(
@@ -257,7 +247,7 @@ fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result
 }
 
 /// Live rows, address, distance of rows and of heads, elements.
-fn input_args(input: Input) -> Result<Vec<Arg>, String> {
+pub(super) fn input_args(input: Input) -> Result<Vec<Arg>, String> {
     let word = |n: usize| u32::try_from(n).map_err(|_| format!("a row of {n} elements"));
     Ok(vec![
         Arg::Rows(input.buffer),
@@ -364,7 +354,7 @@ fn lanes(units: usize, rows: usize) -> usize {
 }
 
 /// A number of rows or heads as an axis of a grid.
-fn rows_of_grid(n: usize) -> Result<u32, String> {
+pub(super) fn rows_of_grid(n: usize) -> Result<u32, String> {
     match n <= GRID_AXIS {
         true => grid(n),
         false => Err(format!("{n} rows or heads are beyond a grid's {GRID_AXIS}")),

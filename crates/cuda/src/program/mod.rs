@@ -10,11 +10,13 @@
 mod attention;
 mod gemm;
 mod head;
+mod kept;
 mod library;
 mod linear;
 mod moe;
 mod poison;
 mod ranks;
+mod rounded;
 mod rows;
 
 pub(crate) use library::{Library, LibraryCall};
@@ -22,6 +24,8 @@ pub(crate) use poison::{check as poison_check, fill_word as poison_word};
 
 use std::sync::Arc;
 
+use self::kept::Kept;
+use self::rounded::Roundings;
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, StepKind};
 
@@ -42,6 +46,8 @@ pub(crate) enum Arg {
     Rows(BufferId),
     /// Address in the scratch region, which an operation has for itself.
     Scratch(usize),
+    /// Address in the region behind it, where operations leave things for later ones.
+    Kept(usize),
     /// Address of the step's `Fault`.
     Fault,
     /// Index of the operation, for `Fault`.
@@ -108,8 +114,10 @@ pub(crate) struct Program {
     pub(crate) ops: Vec<ProgramOp>,
     /// Fields of the structs that kernels get by value.
     pub(crate) structures: Vec<Vec<Arg>>,
-    /// Bytes of scratch that it needs.
+    /// Bytes of scratch that it needs, with those of what is kept behind it.
     pub(crate) scratch: usize,
+    /// Where that begins.
+    pub(crate) kept: usize,
 }
 
 /// What a program is made for.
@@ -133,6 +141,10 @@ pub(crate) struct Builder<'a> {
     /// Bytes of scratch that the current operation uses.
     scratch: usize,
     most_scratch: usize,
+    /// Index of the operation.
+    now: usize,
+    kept: Kept,
+    roundings: Roundings,
 }
 
 /// Scratch areas begin at multiples of this.
@@ -149,9 +161,14 @@ impl Program {
             structures: Vec::new(),
             scratch: 0,
             most_scratch: 0,
+            now: 0,
+            kept: Kept::default(),
+            roundings: Roundings::default(),
         };
+        builder.roundings = Roundings::of(&builder);
         let mut ops = Vec::with_capacity(plan.ops.len());
-        for node in &plan.ops {
+        for (i, node) in plan.ops.iter().enumerate() {
+            builder.now = i;
             let built = builder.op(&node.op);
             built.map_err(|reason| format!("{} ({}): {reason}", node.label, node.op.kind()))?;
             ops.push(ProgramOp {
@@ -161,7 +178,8 @@ impl Program {
         Ok(Self {
             ops,
             structures: builder.structures,
-            scratch: builder.most_scratch,
+            scratch: builder.most_scratch + builder.kept.bytes,
+            kept: builder.most_scratch,
         })
     }
 }
@@ -170,6 +188,10 @@ impl<'a> Builder<'a> {
     /// Adds the launches of an operation.
     fn op(&mut self, op: &Op) -> Result<(), String> {
         self.scratch = 0;
+        let access = op.access();
+        for id in access.writes.into_iter().chain(access.updates) {
+            self.roundings.forget(id);
+        }
         let prefill = !self.is_decode();
         match op {
             // Few rows are multiplied as weights stream, many on tensor cores; the kind of step decides, and not their number.
@@ -242,6 +264,11 @@ impl<'a> Builder<'a> {
         self.scratch += bytes.next_multiple_of(SCRATCH_ALIGN);
         self.most_scratch = self.most_scratch.max(self.scratch);
         at
+    }
+
+    /// Room for what this operation leaves for later ones, up to operation `until`: its offset behind the scratch region.
+    pub(crate) fn keep(&mut self, bytes: usize, until: usize) -> usize {
+        self.kept.take(bytes, self.now, until)
     }
 
     pub(crate) fn plan(&self) -> &'a Plan {

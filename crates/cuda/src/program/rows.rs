@@ -2,6 +2,7 @@
 
 use glim_plan::{BufferId, Cols, GgmlType, Op, RopeStyle};
 
+use super::rounded::{NOWHERE, Rounded, offer};
 use super::{Arg, Builder, grid, int};
 use crate::kernels::Kernel;
 
@@ -9,21 +10,51 @@ use crate::kernels::Kernel;
 const EACH: usize = 4;
 const THREADS: usize = 256;
 
-/// Elements that a thread of a norm can keep, and those that it should have.
-const NORM_MOST: usize = 16;
-const NORM_EACH: usize = 4;
+/// How many pieces of four elements a thread of a norm has (`PIECES`), up to which width: wide rows are read by more threads at a time.
+const NORM_PIECES: [(&str, usize, usize); 3] = [("1", 1, 1024), ("2", 2, 8192), ("4", 4, 16_384)];
+/// A row of this many elements is written by this many blocks, in steps of few rows.
+const NORM_PART: usize = 1536;
 
 /// Pairs of a rotary embedding.
 const MOST_PAIRS: usize = 512;
 
-/// Threads of a norm's block: by the width alone, since the order of its sum follows from it.
-fn norm_threads(width: usize) -> Result<u32, String> {
-    let threads = width.div_ceil(NORM_EACH).next_multiple_of(32).min(1024);
-    if threads * NORM_MOST < width {
-        let most = 1024 * NORM_MOST;
-        return Err(format!("rows of {width} elements are wider than {most}"));
+/// How a norm's rows are shared out: by the width alone, since the order of its sum follows from it.
+struct Norm {
+    pieces: &'static str,
+    threads: u32,
+    /// Blocks of a row.
+    parts: u32,
+}
+
+impl Norm {
+    fn new(b: &Builder<'_>, width: usize) -> Result<Self, String> {
+        let fitting = NORM_PIECES.iter().find(|(.., most)| width <= *most);
+        let (name, pieces, _) = fitting.ok_or_else(|| {
+            let most = NORM_PIECES.map(|(.., most)| most)[NORM_PIECES.len() - 1];
+            format!("rows of {width} elements are wider than {most}")
+        })?;
+        Ok(Self {
+            pieces: name,
+            threads: grid(width.div_ceil(4 * pieces).next_multiple_of(32))?,
+            parts: match b.is_decode() {
+                true => grid((width / NORM_PART).max(1))?,
+                false => 1,
+            },
+        })
     }
-    grid(threads)
+
+    fn launch(
+        &self,
+        b: &mut Builder<'_>,
+        entry: &'static str,
+        rows: usize,
+        args: Vec<Arg>,
+    ) -> Result<(), String> {
+        let kernel = Kernel::new("norm", entry, &[("PIECES", self.pieces)]);
+        let blocks = [grid(rows)?, self.parts, 1];
+        b.launch(kernel, blocks, self.threads, 0, args);
+        Ok(())
+    }
 }
 
 /// A vector of weights: its address and its type's number in `norm.cu`.
@@ -37,14 +68,13 @@ fn vector(b: &Builder<'_>, id: BufferId) -> Result<[Arg; 2], String> {
     Ok([Arg::Buffer(id), Arg::I32(ty)])
 }
 
-/// The innermost rows of a column range: buffer, stride, first column, how many to a row of the step.
-fn columns(b: &Builder<'_>, x: &Cols) -> Result<([Arg; 4], usize), String> {
+/// The innermost rows of a column range: the first element, stride, how many to a row of the step.
+fn columns(b: &Builder<'_>, x: &Cols) -> Result<([Arg; 3], usize), String> {
     let stride = b.last(x.buffer);
     let inner = b.decl(x.buffer).row_elements() / stride.max(1);
     let args = [
-        Arg::Buffer(x.buffer),
+        Arg::BufferAt(x.buffer, x.start * size_of::<f32>()),
         Arg::I32(int(stride)?),
-        Arg::I32(int(x.start)?),
         Arg::I32(int(inner)?),
     ];
     Ok((args, inner))
@@ -63,16 +93,11 @@ pub(super) fn rms_norm(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let (x_args, inner) = columns(b, x)?;
     let mut args = x_args.to_vec();
     args.extend(vector(b, *weight)?);
-    args.extend([
-        Arg::F32(*eps),
-        Arg::I32(int(x.len)?),
-        Arg::Buffer(*out),
-        Arg::Rows(*out),
-    ]);
-    let blocks = grid(b.rows(*out) * inner)?;
-    let kernel = Kernel::new("norm", "rms_norm", &[]);
-    b.launch(kernel, [blocks, 1, 1], norm_threads(x.len)?, 0, args);
-    Ok(())
+    args.extend([Arg::F32(*eps), Arg::I32(int(x.len)?), Arg::Buffer(*out)]);
+    args.extend(offered(b, *out, inner));
+    args.push(Arg::Rows(*out));
+    let rows = b.rows(*out) * inner;
+    Norm::new(b, x.len)?.launch(b, "rms_norm", rows, args)
 }
 
 pub(super) fn layer_norm(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
@@ -90,16 +115,11 @@ pub(super) fn layer_norm(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let mut args = x_args.to_vec();
     args.extend(vector(b, *weight)?);
     args.extend(vector(b, *bias)?);
-    args.extend([
-        Arg::F32(*eps),
-        Arg::I32(int(x.len)?),
-        Arg::Buffer(*out),
-        Arg::Rows(*out),
-    ]);
-    let blocks = grid(b.rows(*out) * inner)?;
-    let kernel = Kernel::new("norm", "layer_norm", &[]);
-    b.launch(kernel, [blocks, 1, 1], norm_threads(x.len)?, 0, args);
-    Ok(())
+    args.extend([Arg::F32(*eps), Arg::I32(int(x.len)?), Arg::Buffer(*out)]);
+    args.extend(offered(b, *out, inner));
+    args.push(Arg::Rows(*out));
+    let rows = b.rows(*out) * inner;
+    Norm::new(b, x.len)?.launch(b, "layer_norm", rows, args)
 }
 
 /// The fused pattern where the norm is of the whole sum; its parts otherwise.
@@ -135,12 +155,19 @@ pub(super) fn add_rms_norm(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         Arg::I32(int(width)?),
         Arg::Buffer(*sum),
         Arg::Buffer(*out),
-        Arg::Rows(*out),
     ]);
-    let blocks = grid(b.rows(*out))?;
-    let kernel = Kernel::new("norm", "add_rms_norm", &[]);
-    b.launch(kernel, [blocks, 1, 1], norm_threads(width)?, 0, args);
-    Ok(())
+    args.extend(offer(b, *out));
+    args.push(Arg::Rows(*out));
+    let rows = b.rows(*out);
+    Norm::new(b, width)?.launch(b, "add_rms_norm", rows, args)
+}
+
+/// Where a norm leaves its rows rounded: heads are rounded by who multiplies them.
+fn offered(b: &mut Builder<'_>, out: BufferId, inner: usize) -> Rounded {
+    match inner {
+        1 => offer(b, out),
+        _ => NOWHERE,
+    }
 }
 
 /// A grid that covers rows of `width` elements.
@@ -148,40 +175,38 @@ fn elements(width: usize, rows: usize) -> Result<[u32; 3], String> {
     Ok([grid(width.div_ceil(EACH * THREADS).max(1))?, grid(rows)?, 1])
 }
 
-/// A launch of `[left, right, out, width, rows]`.
-fn pairs(
-    b: &mut Builder<'_>,
-    entry: &'static str,
-    left: BufferId,
-    right: BufferId,
-    out: BufferId,
-) -> Result<(), String> {
-    let width = b.decl(out).row_elements();
-    let args = vec![
-        Arg::Buffer(left),
-        Arg::Buffer(right),
-        Arg::Buffer(out),
-        Arg::I32(int(width)?),
-        Arg::Rows(out),
-    ];
-    let grid = elements(width, b.rows(out))?;
-    let kernel = Kernel::new("rows", entry, &[]);
-    b.launch(kernel, grid, THREADS as u32, 0, args);
-    Ok(())
-}
-
 pub(super) fn add(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     match op {
-        Op::Add { a, b: other, out } => pairs(b, "add", *a, *other, *out),
+        Op::Add { a, b: other, out } => pairs(b, "add", [*a, *other, *out], &[]),
         _ => Ok(()),
     }
 }
 
 pub(super) fn swiglu(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
-    match op {
-        Op::SwiGlu { gate, up, out } => pairs(b, "swiglu", *gate, *up, *out),
-        _ => Ok(()),
-    }
+    let Op::SwiGlu { gate, up, out } = op else {
+        return Ok(());
+    };
+    let rounded = offer(b, *out);
+    pairs(b, "swiglu", [*gate, *up, *out], &rounded)
+}
+
+/// A launch of `[left, right, out, width, more…, rows]`.
+fn pairs(
+    b: &mut Builder<'_>,
+    entry: &'static str,
+    buffers: [BufferId; 3],
+    more: &[Arg],
+) -> Result<(), String> {
+    let [.., out] = buffers;
+    let width = b.decl(out).row_elements();
+    let mut args = buffers.map(Arg::Buffer).to_vec();
+    args.push(Arg::I32(int(width)?));
+    args.extend(more);
+    args.push(Arg::Rows(out));
+    let grid = elements(width, b.rows(out))?;
+    let kernel = Kernel::new("rows", entry, &[]);
+    b.launch(kernel, grid, THREADS as u32, 0, args);
+    Ok(())
 }
 
 pub(super) fn select_rows(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
