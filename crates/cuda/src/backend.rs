@@ -14,6 +14,7 @@ use crate::code::Code;
 use crate::collective::Place;
 use crate::driver::{DeviceMemory, Gpu, Stream};
 use crate::error::CudaError;
+use crate::faults::Faults;
 use crate::program::{Program, Target, Work, poison_check};
 use crate::run::{Prepared, Runner};
 use crate::weights::Weights;
@@ -44,6 +45,9 @@ pub struct CudaOptions {
     pub ranks: Place,
     /// Where compiled kernels are kept.
     pub cache: Cache,
+    /// Faults on purpose, for tests.
+    #[doc(hidden)]
+    pub faults: Faults,
 }
 
 impl Default for CudaOptions {
@@ -56,6 +60,7 @@ impl Default for CudaOptions {
             sync_launches: false,
             ranks: Place::alone(),
             cache: Cache::default(),
+            faults: Faults::default(),
         }
     }
 }
@@ -235,7 +240,18 @@ impl Backend for CudaBackend {
     ) -> Result<(), BackendError> {
         // Steps that were prepared before hold addresses of weights.
         self.steps.clear();
-        self.weights.load(&self.gpu, groups, source)
+        self.weights.load(&self.gpu, groups, source)?;
+        for (weight, byte) in &self.options.faults.flipped {
+            let flipped = self.weights.flip(weight, *byte);
+            let missing = || BackendError::Missing {
+                plan: "of a test".into(),
+                what: "weight",
+                name: weight.clone(),
+                action: "loaded",
+            };
+            flipped.ok_or_else(missing)?.map_err(|e| self.failed(e))?;
+        }
+        Ok(())
     }
 
     fn alloc_state(
@@ -300,7 +316,9 @@ impl Backend for CudaBackend {
             poison: self.options.poison,
         };
         let program = Program::new(plan, target);
-        let program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        let mut program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        let labels = plan.ops.iter().map(|node| &node.label);
+        self.options.faults.apply(&mut program, labels);
         let extra = self.poison_launches(plan);
         let extra = extra.map_err(|reason| self.unsupported(plan, reason))?;
         let work = program.ops.iter().flat_map(|op| &op.work);

@@ -15,6 +15,7 @@ mod collective;
 pub mod compile;
 mod driver;
 mod error;
+mod faults;
 pub mod kernels;
 mod layout;
 pub mod libraries;
@@ -29,6 +30,8 @@ pub use backend::{CudaBackend, CudaOptions, Math};
 pub use collective::{GpuGroup, MAX_RANKS, Place, Transport};
 pub use driver::GpuFacts;
 pub use error::CudaError;
+#[doc(hidden)]
+pub use faults::Faults;
 pub use machine::{bandwidth_of, read_bandwidth};
 pub use probe::{GpuInfo, ProbeError, probe};
 pub use weights::Loaded;

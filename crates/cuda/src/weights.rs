@@ -14,7 +14,7 @@ use glim_plan::{BackendError, GgmlType, WeightGroup, WeightSource};
 
 use crate::driver::{DeviceMemory, Event, Gpu, Pinned, Stream};
 use crate::error::CudaError;
-use crate::layout::{Piece, pieces, rearrange, restore};
+use crate::layout::{self, Piece, pieces, rearrange, restore};
 
 /// Bytes of a pinned buffer, about: long enough that the bus is never idle between copies.
 const CHUNK: usize = 32 << 20;
@@ -117,6 +117,16 @@ impl Weights {
 
     pub(crate) fn get(&self, name: &str) -> Option<&WeightInfo> {
         self.resident.get(name).map(|(info, _)| info)
+    }
+
+    /// Inverts a byte of a weight, by its place in the file's bytes: for tests of what must find that.
+    pub(crate) fn flip(&self, name: &str, byte: usize) -> Option<Result<(), CudaError>> {
+        let (info, memory) = self.resident.get(name)?;
+        let blocks = memory.bytes() / info.ty.block_bytes();
+        let at = layout::place_of(info.ty, blocks, byte);
+        let mut found = [0];
+        let read = memory.read(at, &mut found);
+        Some(read.and_then(|()| memory.write(at, &[!found[0]])))
     }
 
     /// The bytes of the file.
