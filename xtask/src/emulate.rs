@@ -17,6 +17,9 @@ const LIBRARIES: &str = "GLIM_CUDA_LIBRARIES";
 /// The variable that tells them where compiled kernels are kept. They are named by the emulator's version, too.
 const CACHE: &str = "GLIM_CUDA_CACHE";
 
+/// The variable that has each buffer be an allocation of its own: the emulator watches their ends.
+const APART: &str = "GLIM_CUDA_APART";
+
 /// The libraries, by their SONAMEs.
 const DRIVER: &str = "libcuda.so.1";
 const NVRTC: &str = "libnvrtc.so.13";
@@ -53,6 +56,7 @@ pub(crate) fn run(root: &Path, seed: Option<u64>, arguments: &[OsString]) -> Res
     command
         .current_dir(root)
         .env(LIBRARIES, &libraries)
+        .env(APART, "1")
         .env(
             CACHE,
             std::env::var_os(CACHE).unwrap_or_else(|| libraries.join("cache").into()),

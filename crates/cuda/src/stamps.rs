@@ -150,7 +150,7 @@ impl CudaBackend {
         kernels.push((clock.clone(), 0));
         let code = self
             .stamped
-            .get_or_insert_with(|| Code::new(&self.gpu, self.options.cache.clone()));
+            .get_or_insert_with(|| Code::own(&self.gpu, self.options.cache.clone()));
         code.load(kernels.iter().map(|(kernel, shared)| (kernel, *shared)))?;
         let bytes = COUNTER_BYTES + all * BLOCK_BYTES + ORIGIN_BYTES;
         let stamps = DeviceMemory::new(&self.gpu, bytes, "time stamps")?;
