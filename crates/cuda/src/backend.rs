@@ -250,7 +250,8 @@ impl Backend for CudaBackend {
     ) -> Result<(), BackendError> {
         // Steps that were prepared before hold addresses of weights.
         self.steps.clear();
-        self.weights.load(&self.gpu, groups, source)?;
+        let cache = &self.options.cache;
+        self.weights.load(&self.gpu, cache, groups, source)?;
         for (weight, byte) in &self.options.faults.flipped {
             let flipped = self.weights.flip(weight, *byte);
             let missing = || BackendError::Missing {

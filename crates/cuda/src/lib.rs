@@ -22,6 +22,7 @@ pub mod libraries;
 mod machine;
 pub mod probe;
 mod program;
+mod random;
 mod run;
 mod stamps;
 mod weights;

@@ -43,8 +43,10 @@ impl Random {
     ) -> Result<(), CudaError> {
         let kernel = Kernel::new("synth", "synth", &[("TYPE", random.ty.name())]);
         self.code.load([(&kernel, 0)].into_iter())?;
+        let most = self.gpu.facts().multiprocessors * BLOCKS;
+        let grid = u32::try_from(count.div_ceil(THREADS as usize)).map_or(most, |n| n.min(most));
         let config = Config {
-            grid: [self.gpu.facts().multiprocessors * BLOCKS, 1, 1],
+            grid: [grid.max(1), 1, 1],
             threads: THREADS,
             shared: 0,
             dependent: false,

@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use glim_plan::{BackendError, GgmlType, WeightGroup, WeightSource};
 
+use crate::cache::Cache;
 use crate::driver::{DeviceMemory, Event, Gpu, Pinned, Stream};
 use crate::error::CudaError;
 use crate::layout::{self, Piece, pieces, rearrange, restore};
+use crate::random::Random;
 
 /// Bytes of a pinned buffer, about: long enough that the bus is never idle between copies.
 const CHUNK: usize = 32 << 20;
@@ -69,6 +71,10 @@ impl Place {
             bytes,
         })
     }
+
+    fn address(&self) -> u64 {
+        self.memory.address() + self.at as u64
+    }
 }
 
 /// All weights of a rank.
@@ -79,10 +85,11 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Uploads the weights of all groups.
+    /// Uploads the weights of all groups, or makes them on the GPU if they are random.
     pub(crate) fn load(
         &mut self,
         gpu: &Gpu,
+        cache: &Cache,
         groups: &[WeightGroup],
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
@@ -101,26 +108,38 @@ impl Weights {
         let mut places = places(gpu, &names).map_err(failed)?;
         let mut upload = Upload::new(gpu).map_err(failed)?;
         let mut progress = Progress::new(gpu.ordinal(), &names);
+        let mut random = Random::new(gpu, cache).map_err(failed)?;
         for (name, _) in &names {
-            let data = source.weight(name)?;
-            check_length(name, data.ty, &data.shape, data.bytes.len())?;
-            let place = match places.remove(*name) {
-                Some(place) if place.bytes == data.bytes.len() => place,
+            let mut place_of = |bytes: usize| match places.remove(*name) {
+                Some(place) if place.bytes == bytes => Ok(place),
                 // Not as planned: the plan that reads it will say so.
-                _ => Place::alone(gpu, name, data.bytes.len()).map_err(failed)?,
+                _ => Place::alone(gpu, name, bytes).map_err(failed),
             };
-            upload
-                .weight(&place, data.ty, &data.bytes)
-                .map_err(failed)?;
-            let info = WeightInfo {
-                ty: data.ty,
-                shape: data.shape,
-                address: place.memory.address() + place.at as u64,
+            let (ty, shape, place) = match source.random(name)? {
+                Some(blocks) => {
+                    let bytes = expected_bytes(blocks.ty, &blocks.shape).unwrap_or(0);
+                    check_length(name, blocks.ty, &blocks.shape, bytes)?;
+                    let place = place_of(bytes)?;
+                    let (address, count) = (place.address(), bytes / blocks.ty.block_bytes());
+                    random.fill(address, count, &blocks).map_err(failed)?;
+                    (blocks.ty, blocks.shape, place)
+                }
+                None => {
+                    let data = source.weight(name)?;
+                    check_length(name, data.ty, &data.shape, data.bytes.len())?;
+                    let place = place_of(data.bytes.len())?;
+                    let sent = upload.weight(&place, data.ty, &data.bytes);
+                    sent.map_err(failed)?;
+                    (data.ty, data.shape, place)
+                }
             };
+            progress.add(place.bytes);
+            let address = place.address();
+            let info = WeightInfo { ty, shape, address };
             self.resident.insert((*name).clone(), (info, place));
-            progress.add(data.bytes.len());
         }
         upload.finish().map_err(failed)?;
+        random.finish().map_err(failed)?;
         self.loaded = progress.finish();
         Ok(())
     }
@@ -131,12 +150,12 @@ impl Weights {
 
     /// Inverts a byte of a weight, by its place in the file's bytes: for tests of what must find that.
     pub(crate) fn flip(&self, name: &str, byte: usize) -> Option<Result<(), CudaError>> {
-        let (info, memory) = self.resident.get(name)?;
-        let blocks = memory.bytes() / info.ty.block_bytes();
-        let at = layout::place_of(info.ty, blocks, byte);
+        let (info, place) = self.resident.get(name)?;
+        let blocks = place.bytes / info.ty.block_bytes();
+        let at = place.at + layout::place_of(info.ty, blocks, byte);
         let mut found = [0];
-        let read = memory.read(at, &mut found);
-        Some(read.and_then(|()| memory.write(at, &[!found[0]])))
+        let read = place.memory.read(at, &mut found);
+        Some(read.and_then(|()| place.memory.write(at, &[!found[0]])))
     }
 
     /// The bytes of the file.

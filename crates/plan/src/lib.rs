@@ -43,7 +43,7 @@ mod shape;
 
 pub use arrange::{Arrangement, arrange, check_arrangement};
 pub use backend::{
-    Backend, BackendError, Caps, MAX_IN_FLIGHT, ReadTarget, StepId, StepResults, Ticket,
+    Backend, BackendError, Caps, MAX_IN_FLIGHT, RandomBlocks, ReadTarget, StepId, StepResults, Ticket,
     WeightData, WeightSource,
 };
 pub use buffer::{
