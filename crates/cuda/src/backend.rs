@@ -385,6 +385,17 @@ impl Backend for CudaBackend {
         self.steps.get(step.0 as usize)?.nodes()
     }
 
+    fn hash(&self, weight: &str) -> Result<Option<u64>, BackendError> {
+        let hash = self.weights.hash(&self.gpu, &self.options.cache, weight);
+        let hash = hash.ok_or_else(|| BackendError::Missing {
+            plan: "of this call".into(),
+            what: "weight",
+            name: weight.into(),
+            action: "loaded",
+        })?;
+        hash.map(Some).map_err(|e| self.failed(e))
+    }
+
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
         let missing = |what, name: &str| BackendError::Missing {
             plan: "of this call".into(),

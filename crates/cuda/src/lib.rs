@@ -16,6 +16,7 @@ pub mod compile;
 mod driver;
 mod error;
 mod faults;
+mod hash;
 pub mod kernels;
 mod layout;
 pub mod libraries;

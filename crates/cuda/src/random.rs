@@ -69,7 +69,7 @@ impl Random {
 }
 
 /// The struct `Fields` of a type.
-fn fields(ty: GgmlType) -> [u64; 6] {
+pub(crate) fn fields(ty: GgmlType) -> [u64; 6] {
     let whole = [(0, ty.block_bytes())];
     let fields = match Layout::of(ty) {
         Layout::Planes(fields) => fields,

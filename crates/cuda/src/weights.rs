@@ -5,8 +5,8 @@
 //! model that does not fit is refused at once. [`CudaOptions::apart`](crate::CudaOptions::apart) gives each an
 //! allocation of its own, so that a kernel which reads beyond a weight is found.
 //!
-//! [`Weights::read`] gives the file's bytes again. What lies on the GPU is proven by comparing these, or their BLAKE3 hash
-//! ([`Weights::hash`]), with the file's: every byte crosses the bus back.
+//! What lies on the GPU is proven by its hash there ([`Weights::hash`]), which is compared with that of the file's bytes. [`Weights::read`]
+//! gives these again, on a way on which nothing else goes, and tells where they differ.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use glim_plan::{BackendError, GgmlType, WeightGroup, WeightSource};
 use crate::cache::Cache;
 use crate::driver::{DeviceMemory, Event, Gpu, Pinned, Stream};
 use crate::error::CudaError;
+use crate::hash;
 use crate::layout::{self, Piece, pieces, rearrange, restore};
 use crate::random::Random;
 
@@ -156,6 +157,12 @@ impl Weights {
         let mut found = [0];
         let read = place.memory.read(at, &mut found);
         Some(read.and_then(|()| place.memory.write(at, &[!found[0]])))
+    }
+
+    /// The hash of a weight where it lies.
+    pub(crate) fn hash(&self, gpu: &Gpu, cache: &Cache, name: &str) -> Option<Result<u64, CudaError>> {
+        let (info, place) = self.resident.get(name)?;
+        Some(hash::hash(gpu, cache, info.ty, info.address, place.bytes))
     }
 
     /// The bytes of the file.

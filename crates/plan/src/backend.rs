@@ -346,6 +346,15 @@ pub trait Backend: Send {
         }
     }
 
+    /// The hash of a weight where it lies ([`crate::fingerprint`]), so that its bytes need not come back to be compared; `None` from a backend
+    /// that has no better way than [`Self::read`].
+    ///
+    /// # Errors
+    /// If there is no such weight, or the device fails.
+    fn hash(&self, _weight: &str) -> Result<Option<u64>, BackendError> {
+        Ok(None)
+    }
+
     /// Reads memory back, as bytes.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ pub mod buffer;
 pub mod check;
 pub mod collective;
 pub mod cost;
+pub mod fingerprint;
 pub mod fuse;
 pub mod groups;
 pub mod inputs;

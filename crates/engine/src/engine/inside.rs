@@ -114,6 +114,11 @@ impl Engine {
         Ok(self.ranks.read(rank, target)?)
     }
 
+    /// The hash of a rank's weight where it lies, if its backend has a way to that.
+    pub(crate) fn hash(&self, rank: usize, weight: &str) -> Result<Option<u64>, EngineError> {
+        Ok(self.ranks.hash(rank, weight)?)
+    }
+
     /// The plan of a prefill step of one sequence that gives every row, if one rank had the whole model.
     pub(crate) fn whole_plan(&self, tokens: usize) -> Result<Plan, EngineError> {
         let step = StepKind::Prefill {
@@ -153,6 +158,11 @@ impl Engine {
     /// A step, without logits as a result.
     pub(crate) fn step_of(&mut self, kind: StepKind) -> Result<&Prepared, EngineError> {
         Ok(self.steps.get(kind, Head::Tokens)?)
+    }
+
+    /// Nodes of the graph that rank 0 runs a step as, if it is one.
+    pub(crate) fn nodes_of(&mut self, kind: StepKind) -> Result<Option<usize>, EngineError> {
+        Ok(self.steps.get(kind, Head::Tokens)?.nodes(&self.ranks))
     }
 
     /// Takes blocks for a sequence.
