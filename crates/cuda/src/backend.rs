@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
-    Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget, Rows,
-    StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
-    arrange, check, check_arrangement,
+    Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, RandomBlocks,
+    ReadTarget, Rows, StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup,
+    WeightSource, arrange, check, check_arrangement,
 };
 
 use crate::cache::Cache;
@@ -16,6 +16,7 @@ use crate::driver::{DeviceMemory, Gpu, Held, Stream};
 use crate::error::CudaError;
 use crate::faults::Faults;
 use crate::program::{Program, Target, Work, poison_check};
+use crate::random::Random;
 use crate::run::{Prepared, Runner};
 use crate::weights::Weights;
 
@@ -48,6 +49,8 @@ pub struct CudaOptions {
     pub ranks: Place,
     /// Where compiled kernels are kept.
     pub cache: Cache,
+    /// Caches begin as random numbers and not as zeros: for measuring steps on a context that nobody has computed.
+    pub random_caches: bool,
     /// Faults on purpose, for tests.
     #[doc(hidden)]
     pub faults: Faults,
@@ -64,6 +67,7 @@ impl Default for CudaOptions {
             apart: std::env::var_os("GLIM_CUDA_APART").is_some(),
             ranks: Place::alone(),
             cache: Cache::default(),
+            random_caches: false,
             faults: Faults::default(),
         }
     }
@@ -292,6 +296,9 @@ impl Backend for CudaBackend {
             .and_then(|memory| {
                 memory.fill(fill.to_bits(), self.runner.stream())?;
                 self.runner.stream().synchronise()?;
+                if self.options.random_caches && !self.options.poison {
+                    random_numbers(&self.gpu, &self.options.cache, &memory)?;
+                }
                 Ok(memory)
             })
             .map_err(|e| self.failed(e))?;
@@ -455,6 +462,20 @@ impl CudaBackend {
     pub(crate) fn code(&self) -> &Code {
         &self.code
     }
+}
+
+/// Fills memory with numbers of mean 0 and deviation 1.
+fn random_numbers(gpu: &Gpu, cache: &Cache, memory: &DeviceMemory) -> Result<(), CudaError> {
+    let count = memory.bytes() / size_of::<f32>();
+    let numbers = RandomBlocks {
+        ty: GgmlType::F32,
+        shape: vec![count],
+        key: 0,
+        scale: 1.0,
+    };
+    let mut random = Random::new(gpu, cache)?;
+    random.fill(memory.address(), count, &numbers)?;
+    random.finish()
 }
 
 /// States begin at multiples of this, so that their rows can be read 16 bytes at a time.

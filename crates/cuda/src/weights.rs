@@ -160,7 +160,12 @@ impl Weights {
     }
 
     /// The hash of a weight where it lies.
-    pub(crate) fn hash(&self, gpu: &Gpu, cache: &Cache, name: &str) -> Option<Result<u64, CudaError>> {
+    pub(crate) fn hash(
+        &self,
+        gpu: &Gpu,
+        cache: &Cache,
+        name: &str,
+    ) -> Option<Result<u64, CudaError>> {
         let (info, place) = self.resident.get(name)?;
         Some(hash::hash(gpu, cache, info.ty, info.address, place.bytes))
     }

@@ -3,11 +3,11 @@
 
 mod common;
 
-use glim_cuda::CudaBackend;
+use glim_cuda::{CudaBackend, CudaOptions};
 use glim_model::synth::{Blocks, Stream};
 use glim_plan::{
-    Backend, BackendError, GgmlType, RandomBlocks, ReadTarget, WeightData, WeightGroup,
-    WeightSource,
+    Backend, BackendError, GgmlType, RandomBlocks, ReadTarget, StateDecl, StateKind, WeightData,
+    WeightGroup, WeightSource,
 };
 
 /// Weights by name: type, deviation, and rows of so many blocks.
@@ -59,6 +59,41 @@ impl WeightSource for Source {
             key: Random::stream(name).key(),
             scale: random.maker().scale(),
         }))
+    }
+}
+
+/// For measuring: a context that nobody has computed.
+#[test]
+#[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
+fn caches_begin_as_random_numbers_if_that_is_asked_for() {
+    let state = StateDecl {
+        name: "latent".into(),
+        kind: StateKind::Paged {
+            bytes_per_token: 40,
+        },
+        dtype: GgmlType::F32,
+        shape: vec![10],
+    };
+    for random_caches in [false, true] {
+        let options = CudaOptions {
+            random_caches,
+            ..common::options()
+        };
+        let mut backend = CudaBackend::new(options).unwrap();
+        backend
+            .alloc_state(std::slice::from_ref(&state), 16, 3, 1)
+            .unwrap();
+        let bytes = backend.read(ReadTarget::State("latent")).unwrap();
+        let numbers = bytes.chunks_exact(4);
+        let numbers: Vec<f32> = numbers
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect();
+        assert_eq!(numbers.len(), 16 * 3 * 10);
+        let square = numbers.iter().map(|x| x * x).sum::<f32>() / numbers.len() as f32;
+        match random_caches {
+            false => assert_eq!(square, 0.0),
+            true => assert!((0.5..2.0).contains(&square), "{square}"),
+        }
     }
 }
 

@@ -44,8 +44,8 @@ mod shape;
 
 pub use arrange::{Arrangement, arrange, check_arrangement};
 pub use backend::{
-    Backend, BackendError, Caps, MAX_IN_FLIGHT, RandomBlocks, ReadTarget, StepId, StepResults, Ticket,
-    WeightData, WeightSource,
+    Backend, BackendError, Caps, MAX_IN_FLIGHT, RandomBlocks, ReadTarget, StepId, StepResults,
+    Ticket, WeightData, WeightSource,
 };
 pub use buffer::{
     BufferDecl, BufferId, BufferKind, InputExtents, InputKind, Placement, Rows, StateKind,

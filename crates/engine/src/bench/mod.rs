@@ -35,6 +35,8 @@ pub struct Timing {
     pub cost: Cost,
     /// Operations of a rank's plan.
     pub ops: usize,
+    /// Nodes of the graph that rank 0 runs it as, if it is one.
+    pub nodes: Option<usize>,
 }
 
 impl Timing {
@@ -137,6 +139,7 @@ fn time(engine: &mut Engine, size: &Size, repeats: usize) -> Result<Timing, Engi
     let (kind, times) = with_batch(engine, *size, |engine, kind, batch| {
         Ok((kind, times(engine, kind, batch, repeats)?))
     })?;
+    let nodes = engine.nodes_of(kind)?;
     let step = engine.step_of(kind)?;
     let costs = step.plans().map(|plan| plan_cost(plan, &size.load()));
     Ok(Timing {
@@ -145,6 +148,7 @@ fn time(engine: &mut Engine, size: &Size, repeats: usize) -> Result<Timing, Engi
         times,
         cost: costs.fold(Cost::default(), |sum, cost| sum + cost),
         ops: step.plan.ops.len(),
+        nodes,
     })
 }
 
