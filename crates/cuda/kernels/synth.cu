@@ -174,29 +174,32 @@ __device__ __forceinline__ void write(u8* to, const u8* from, int bytes) {
     }
 }
 
-// `blocks` blocks at `to`.
+// Makes block `n` of `blocks` at `to`.
+template <class B>
+__device__ __forceinline__ void make(u8* to, u64 blocks, u64 n, u64 key, float scale, const Fields& fields) {
+    if constexpr (B::ELEMS == 1) {
+        Float<B>::put(to, n, __fmul_rn(scale, Words(key, n).normal()));
+    } else {
+        u8 block[B::BYTES];
+        Words words(key, n * WORDS_PER_BLOCK);
+        for (int i = 0; i < B::BYTES; i += 8) {
+            u64 word = words.next();
+            for (int j = 0; j < 8; j++) {
+                if (i + j < B::BYTES) block[i + j] = u8(word >> (8 * j));
+            }
+        }
+        Finish<B>::block(block, Scale{scale, f2h(scale)}, words);
+        u8* plane = to;
+        for (int f = 0; f < fields.count; f++) {
+            write(plane + n * fields.bytes[f], block + fields.at[f], fields.bytes[f]);
+            plane += blocks * fields.bytes[f];
+        }
+    }
+}
+
 KERNEL(128) synth(u8* to, u64 blocks, u64 key, float scale, Fields fields) {
     pdl_wait();
     pdl_go();
     const u64 step = u64(gridDim.x) * blockDim.x;
-    for (u64 n = u64(blockIdx.x) * blockDim.x + threadIdx.x; n < blocks; n += step) {
-        if constexpr (TYPE::ELEMS == 1) {
-            Float<TYPE>::put(to, n, __fmul_rn(scale, Words(key, n).normal()));
-        } else {
-            u8 block[TYPE::BYTES];
-            Words words(key, n * WORDS_PER_BLOCK);
-            for (int i = 0; i < TYPE::BYTES; i += 8) {
-                u64 word = words.next();
-                for (int j = 0; j < 8; j++) {
-                    if (i + j < TYPE::BYTES) block[i + j] = u8(word >> (8 * j));
-                }
-            }
-            Finish<TYPE>::block(block, Scale{scale, f2h(scale)}, words);
-            u8* plane = to;
-            for (int f = 0; f < fields.count; f++) {
-                write(plane + n * fields.bytes[f], block + fields.at[f], fields.bytes[f]);
-                plane += blocks * fields.bytes[f];
-            }
-        }
-    }
+    for (u64 n = u64(blockIdx.x) * blockDim.x + threadIdx.x; n < blocks; n += step) make<TYPE>(to, blocks, n, key, scale, fields);
 }
