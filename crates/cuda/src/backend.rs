@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
     Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, RandomBlocks,
     ReadTarget, Rows, StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup,
@@ -14,8 +13,8 @@ use crate::code::Code;
 use crate::collective::Place;
 use crate::driver::{DeviceMemory, Gpu, Held, Stream};
 use crate::error::CudaError;
-use crate::faults::Faults;
-use crate::program::{Program, Target, Work, poison_check};
+use crate::faults::DeviceFault;
+use crate::program::{PATTERNS, Program, Target, Work, poison_check};
 use crate::random::Random;
 use crate::run::{Prepared, Runner};
 use crate::weights::Weights;
@@ -51,9 +50,6 @@ pub struct CudaOptions {
     pub cache: Cache,
     /// Caches begin as random numbers and not as zeros: for measuring steps on a context that nobody has computed.
     pub random_caches: bool,
-    /// Faults on purpose, for tests.
-    #[doc(hidden)]
-    pub faults: Faults,
 }
 
 impl Default for CudaOptions {
@@ -68,7 +64,6 @@ impl Default for CudaOptions {
             ranks: Place::alone(),
             cache: Cache::default(),
             random_caches: false,
-            faults: Faults::default(),
         }
     }
 }
@@ -96,6 +91,8 @@ pub struct CudaBackend {
     pub(crate) stamped: Option<Code>,
     pub(crate) steps: Vec<Prepared>,
     pub(crate) runner: Runner,
+    /// Those that tests have asked for.
+    pub(crate) faults: Vec<DeviceFault>,
 }
 
 impl CudaBackend {
@@ -121,6 +118,7 @@ impl CudaBackend {
             blocks: 0,
             sequence_slots: 0,
             steps: Vec::new(),
+            faults: Vec::new(),
         })
     }
 
@@ -237,7 +235,7 @@ impl Backend for CudaBackend {
     fn caps(&self) -> Caps {
         Caps {
             name: self.name(),
-            patterns: vec![ADD_RMS_NORM],
+            patterns: PATTERNS.to_vec(),
             weight_types: GgmlType::ALL
                 .iter()
                 .copied()
@@ -256,17 +254,7 @@ impl Backend for CudaBackend {
         self.steps.clear();
         let cache = &self.options.cache;
         self.weights.load(&self.gpu, cache, groups, source)?;
-        for (weight, byte) in &self.options.faults.flipped {
-            let flipped = self.weights.flip(weight, *byte);
-            let missing = || BackendError::Missing {
-                plan: "of a test".into(),
-                what: "weight",
-                name: weight.clone(),
-                action: "loaded",
-            };
-            flipped.ok_or_else(missing)?.map_err(|e| self.failed(e))?;
-        }
-        Ok(())
+        self.spoil_weights().map_err(|e| self.failed(e))
     }
 
     fn alloc_state(
@@ -335,8 +323,10 @@ impl Backend for CudaBackend {
         };
         let program = Program::new(plan, target);
         let mut program = program.map_err(|reason| self.unsupported(plan, reason))?;
-        let labels = plan.ops.iter().map(|node| &node.label);
-        self.options.faults.apply(&mut program, labels);
+        self.spoil_program(
+            &mut program,
+            plan.ops.iter().map(|node| node.label.as_str()),
+        );
         let extra = self.poison_launches(plan);
         let extra = extra.map_err(|reason| self.unsupported(plan, reason))?;
         let work = program.ops.iter().flat_map(|op| &op.work);

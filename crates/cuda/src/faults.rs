@@ -1,44 +1,81 @@
-//! Faults on purpose, for tests of what must find them: a byte of a resident weight that is not the file's, a kernel that leaves its last
-//! tile out.
+//! Faults on purpose, on the device: tests show with them that a proof finds what it is there to find.
 //!
-//! No option of the program leads here. A test puts them into [`CudaOptions::faults`](crate::CudaOptions), so that they are there
-//! when a backend, built anywhere and owned by an engine, has loaded and prepared.
+//! They are made where real ones would be: a byte is flipped in the GPU's memory after all weights are there, and a tile is missing since
+//! no block of threads computes it. Nothing but tests asks for them, and nothing else behaves differently.
 
+use crate::backend::CudaBackend;
+use crate::error::CudaError;
 use crate::program::{Program, Work};
+use crate::weights::Weights;
 
-/// The define by which a kernel leaves its last tile out (`kernels/include/common.cuh`).
-const SKIP_LAST_TILE: &str = "GLIM_FAULT_SKIP_LAST_TILE";
-
-/// What is to be wrong.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// Weights with a byte of theirs, in the order of the file, whose bits are inverted on the GPU once they are loaded.
-    pub flipped: Vec<(String, usize)>,
-    /// Labels of operations whose last kernel does nothing in the last block of its grid's first axis. What should stand there is
-    /// what the arena held before.
-    pub skips_last_tile: Vec<String>,
+/// A fault that a backend has from its next [`load`](glim_plan::Backend::load) and [`prepare`](glim_plan::Backend::prepare) on.
+#[doc(hidden)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceFault {
+    /// Bits of one byte of a weight, by its offset where the weight lies on the GPU.
+    FlippedBits {
+        /// Weight.
+        weight: String,
+        /// Byte.
+        at: usize,
+        /// Bits.
+        mask: u8,
+    },
+    /// The last launch of each operation of this label lacks its last block.
+    SkippedTile {
+        /// Label.
+        op: String,
+    },
 }
 
-impl Faults {
-    /// Chooses the kernels that are wrong. `labels` are those of the plan's operations, in order.
-    pub(crate) fn apply<'a>(
-        &self,
-        program: &mut Program,
-        labels: impl Iterator<Item = &'a String>,
-    ) {
-        let ops = program.ops.iter_mut().zip(labels);
-        for (op, _) in ops.filter(|(_, label)| self.skips_last_tile.contains(label)) {
-            let last = op.work.iter_mut().rev().find_map(|work| match work {
-                Work::Kernel(launch) => Some(launch),
-                Work::Library(_) => None,
-            });
-            if let Some(launch) = last {
-                launch
-                    .kernel
-                    .unit
-                    .defines
-                    .push((SKIP_LAST_TILE, "1".into()));
+impl CudaBackend {
+    /// Adds a fault.
+    #[doc(hidden)]
+    pub fn inject(&mut self, fault: DeviceFault) {
+        self.faults.push(fault);
+    }
+
+    /// Makes those of weights, which are all there.
+    pub(crate) fn spoil_weights(&self) -> Result<(), CudaError> {
+        for fault in &self.faults {
+            if let DeviceFault::FlippedBits { weight, at, mask } = fault {
+                self.weights.flip(weight, *at, *mask)?;
             }
         }
+        Ok(())
+    }
+
+    /// Makes those of operations; `labels` are the program's.
+    pub(crate) fn spoil_program<'a>(
+        &self,
+        program: &mut Program,
+        labels: impl Iterator<Item = &'a str>,
+    ) {
+        for (op, label) in program.ops.iter_mut().zip(labels) {
+            let is_meant = |fault: &DeviceFault| matches!(fault, DeviceFault::SkippedTile { op } if op == label);
+            if !self.faults.iter().any(is_meant) {
+                continue;
+            }
+            let launches = op.work.iter_mut().rev().filter_map(|work| match work {
+                Work::Kernel(launch) => Some(&mut launch.grid),
+                Work::Library(_) => None,
+            });
+            // A grid of one block stays: it would be no launch.
+            if let Some(axis) = launches.take(1).flatten().find(|blocks| **blocks > 1) {
+                *axis -= 1;
+            }
+        }
+    }
+}
+
+impl Weights {
+    /// Flips bits of a byte of a weight, if there is such a byte.
+    fn flip(&self, name: &str, at: usize, mask: u8) -> Result<(), CudaError> {
+        let Some((memory, start, _)) = self.place(name).filter(|(_, _, bytes)| at < *bytes) else {
+            return Ok(());
+        };
+        let mut byte = [0];
+        memory.read(start + at, &mut byte)?;
+        memory.write(start + at, &[byte[0] ^ mask])
     }
 }

@@ -89,22 +89,6 @@ pub(crate) fn pieces(ty: GgmlType, blocks: usize, first: usize, count: usize) ->
     }
 }
 
-/// Where a byte of the file lies in a weight of `blocks` blocks on the GPU.
-pub(crate) fn place_of(ty: GgmlType, blocks: usize, byte: usize) -> usize {
-    let (block, in_block) = (byte / ty.block_bytes(), byte % ty.block_bytes());
-    let Layout::Planes(fields) = Layout::of(ty) else {
-        return byte;
-    };
-    let mut before = 0;
-    for (at, len) in fields {
-        if (*at..at + len).contains(&in_block) {
-            return blocks * before + block * len + in_block - at;
-        }
-        before += len;
-    }
-    byte
-}
-
 /// Rearranges whole blocks of the file into a chunk of the same length.
 pub(crate) fn rearrange(ty: GgmlType, stored: &[u8], chunk: &mut [u8]) {
     match Layout::of(ty) {
@@ -235,9 +219,6 @@ mod tests {
                 memory
             };
             let whole = upload(BLOCKS);
-            for (i, byte) in file.iter().enumerate() {
-                assert_eq!(whole[place_of(ty, BLOCKS, i)], *byte, "{ty}, byte {i}");
-            }
             for size in [1, 2, 3] {
                 assert_eq!(upload(size), whole, "{ty} in chunks of {size}");
             }

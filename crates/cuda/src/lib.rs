@@ -33,7 +33,7 @@ pub use collective::{GpuGroup, MAX_RANKS, Place, Transport};
 pub use driver::{GpuFacts, Held};
 pub use error::CudaError;
 #[doc(hidden)]
-pub use faults::Faults;
+pub use faults::DeviceFault;
 pub use machine::{bandwidth_of, read_bandwidth};
 pub use probe::{GpuInfo, ProbeError, probe};
 pub use weights::Loaded;

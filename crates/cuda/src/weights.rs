@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::driver::{DeviceMemory, Event, Gpu, Pinned, Stream};
 use crate::error::CudaError;
 use crate::hash;
-use crate::layout::{self, Piece, pieces, rearrange, restore};
+use crate::layout::{Piece, pieces, rearrange, restore};
 use crate::random::Random;
 
 /// Bytes of a pinned buffer, about: long enough that the bus is never idle between copies.
@@ -149,16 +149,6 @@ impl Weights {
         self.resident.get(name).map(|(info, _)| info)
     }
 
-    /// Inverts a byte of a weight, by its place in the file's bytes: for tests of what must find that.
-    pub(crate) fn flip(&self, name: &str, byte: usize) -> Option<Result<(), CudaError>> {
-        let (info, place) = self.resident.get(name)?;
-        let blocks = place.bytes / info.ty.block_bytes();
-        let at = place.at + layout::place_of(info.ty, blocks, byte);
-        let mut found = [0];
-        let read = place.memory.read(at, &mut found);
-        Some(read.and_then(|()| place.memory.write(at, &[!found[0]])))
-    }
-
     /// The hash of a weight where it lies.
     pub(crate) fn hash(
         &self,
@@ -168,6 +158,12 @@ impl Weights {
     ) -> Option<Result<u64, CudaError>> {
         let (info, place) = self.resident.get(name)?;
         Some(hash::hash(gpu, cache, info.ty, info.address, place.bytes))
+    }
+
+    /// Where a weight lies: its memory, its place there, its bytes.
+    pub(crate) fn place(&self, name: &str) -> Option<(&DeviceMemory, usize, usize)> {
+        let (_, place) = self.resident.get(name)?;
+        Some((&place.memory, place.at, place.bytes))
     }
 
     /// The bytes of the file.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::RunArgs;
 use super::pack::ARCHIVE;
-use super::stages::{STAGES, Stage, Step};
+use super::stages::{Order, STAGES, Stage, Step};
 use crate::python::call;
 
 /// Bytes of a step's output that are kept: its end.
@@ -19,6 +19,9 @@ const TAIL: usize = 16 << 10;
 
 /// How often a running step is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The variable that says where compiled kernels are kept.
+const CACHE: &str = "GLIM_CUDA_CACHE";
 
 /// Where everything is.
 struct Place {
@@ -84,7 +87,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 fn place(args: &RunArgs) -> Result<Place> {
     let folder = std::path::absolute(&args.folder)?;
     let tar = [
-        "-xzf".into(),
+        "-xJf".into(),
         folder.join(ARCHIVE).into_os_string(),
         "-C".into(),
         folder.clone().into_os_string(),
@@ -103,7 +106,7 @@ fn place(args: &RunArgs) -> Result<Place> {
         programs: folder.join("programs"),
         assets,
         model,
-        cache: folder.join("cache"),
+        cache: std::env::var_os(CACHE).map_or_else(|| folder.join("cache"), PathBuf::from),
         libraries: args
             .libraries
             .as_ref()
@@ -114,15 +117,14 @@ fn place(args: &RunArgs) -> Result<Place> {
 
 type Row = (&'static str, &'static str, &'static str, f64);
 
+/// Runs a stage's steps, side by side if they may; the worst result, and what came of each.
 fn run_stage(
     stage: &Stage,
     place: &Place,
     end: Instant,
     rows: &mut Vec<Row>,
 ) -> (&'static str, Vec<Value>) {
-    let mut worst = PASSED;
-    let mut steps = Vec::new();
-    for step in stage.steps {
+    let one = |step: &Step| {
         println!("== {}: {}", stage.name, step.name);
         let begun = Instant::now();
         let left = end.saturating_duration_since(begun);
@@ -133,7 +135,23 @@ fn run_stage(
             },
             false => run_step(step, place, left.min(Duration::from_secs(step.seconds))),
         };
-        let seconds = begun.elapsed().as_secs_f64();
+        (outcome, begun.elapsed().as_secs_f64())
+    };
+    let outcomes: Vec<(Outcome, f64)> = match stage.order {
+        Order::OneByOne => stage.steps.iter().map(one).collect(),
+        Order::SideBySide => std::thread::scope(|scope| {
+            let steps = stage.steps.iter().map(|step| scope.spawn(|| one(step)));
+            let threads: Vec<_> = steps.collect();
+            let joined = threads.into_iter().map(|thread| match thread.join() {
+                Ok(outcome) => outcome,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.collect()
+        }),
+    };
+    let mut worst = PASSED;
+    let mut steps = Vec::new();
+    for (step, (outcome, seconds)) in stage.steps.iter().zip(outcomes) {
         if outcome.result != PASSED {
             worst = match worst {
                 PASSED => outcome.result,
@@ -141,7 +159,11 @@ fn run_stage(
             };
             if let Some(output) = outcome.json["output"].as_str() {
                 let from = output.len().saturating_sub(2000);
-                println!("{}", output.get(from..).unwrap_or(output));
+                let end = output.get(from..).unwrap_or(output);
+                println!(
+                    "-- {}: {}: {}\n{end}",
+                    stage.name, step.name, outcome.result
+                );
             }
         }
         rows.push((stage.name, step.name, outcome.result, seconds));
@@ -173,14 +195,14 @@ fn run_step(step: &Step, place: &Place, limit: Duration) -> Outcome {
     command
         .args(&arguments)
         .env("GLIM_ASSETS", &place.assets)
-        .env("GLIM_CUDA_CACHE", &place.cache)
+        .env(CACHE, &place.cache)
         .env("XDG_CACHE_HOME", &place.cache)
         .env("RUST_BACKTRACE", "0");
     if let Some(libraries) = &place.libraries {
         command.env("GLIM_CUDA_LIBRARIES", libraries);
     }
     let line = format!("{command:?}");
-    match supervise(command, &place.programs, limit) {
+    match supervise(command, &place.programs.join(step.file()), limit) {
         Ok((result, code, output, printed)) => Outcome {
             result,
             json: json!({
@@ -198,13 +220,14 @@ fn run_step(step: &Step, place: &Place, limit: Duration) -> Outcome {
     }
 }
 
-/// Result, exit code, the end of what it wrote, and all that it wrote to its standard output.
+/// Result, exit code, the end of what it wrote, and all that it wrote to its standard output. `files` begins the names of the files that
+/// it writes to.
 fn supervise(
     mut command: Command,
-    folder: &Path,
+    files: &Path,
     limit: Duration,
 ) -> Result<(&'static str, Option<i32>, String, String)> {
-    let (out, err) = (folder.join("stdout"), folder.join("stderr"));
+    let (out, err) = (files.with_extension("out"), files.with_extension("err"));
     command
         .stdin(Stdio::null())
         .stdout(File::create(&out)?)
@@ -274,7 +297,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let ended = supervise(command, &folder, limit).unwrap();
+        let ended = supervise(command, &folder.join("step"), limit).unwrap();
         fs::remove_dir_all(&folder).unwrap();
         ended
     }

@@ -82,13 +82,6 @@ struct StampGuard {
 
 // In the body of a kernel: the guard goes when the kernel is left.
 #define pdl_wait() StampGuard glim_stamp_guard
-#elif defined(GLIM_FAULT_SKIP_LAST_TILE)
-// Kernels that are wrong on purpose, for tests of what must find that: the last blocks of the grid's first axis do nothing.
-__device__ __forceinline__ bool is_last_tile() {
-    pdl_wait();
-    return blockIdx.x + 1 == gridDim.x;
-}
-#define pdl_wait() if (is_last_tile()) return
 #endif
 
 // Lets the next kernel be scheduled. After the wait: earlier, kernels several steps ahead would hold registers and shared memory.

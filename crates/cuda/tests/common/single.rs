@@ -1,29 +1,12 @@
 //! Plans around one operation. Activations are rows of an embedding table, one for each token.
 //! Rows are sequences of their own in a decode step, and one sequence in a prefill step; all of them are output rows.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
 use glim_plan::sample::SampleParams;
 use glim_plan::{
     Backend, BackendError, BufferId, CacheGeometry, GgmlType, InputExtents, InputKind, Op, Plan,
-    PlanBuilder, Rows, StepId, StepInputs, StepKind, StepResults, WeightData, WeightSource,
-    weight_groups,
+    PlanBuilder, Rows, StepId, StepInputs, StepKind, StepResults, weight_groups,
 };
-
-#[derive(Default)]
-struct Weights(HashMap<String, (GgmlType, Vec<usize>, Vec<u8>)>);
-
-impl WeightSource for Weights {
-    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
-        let (ty, shape, bytes) = &self.0[name];
-        Ok(WeightData {
-            ty: *ty,
-            shape: shape.clone(),
-            bytes: Cow::Borrowed(bytes),
-        })
-    }
-}
+use glim_testkit::weights::Weights;
 
 /// Builds such a plan.
 pub(crate) struct Single {
@@ -60,8 +43,7 @@ impl Single {
         shape: &[usize],
         bytes: Vec<u8>,
     ) -> BufferId {
-        let tensor = (ty, shape.to_vec(), bytes);
-        self.weights.0.insert(name.into(), tensor);
+        self.weights.insert(name, ty, shape, bytes);
         self.b.weight(name, ty, shape)
     }
 
