@@ -53,11 +53,14 @@ struct Keys {
 
 // Of positions first.. of a row that sees `n`; what is not there is zero.
 __device__ __forceinline__ void load_keys(Keys& k, const float* keys, const int* table, int block_size, int first, int n, int dim) {
-    const int lane = threadIdx.x % WARP, slice = lane % SLICES, own = first + lane / SLICES * LANE_KEYS;
+    const int lane = threadIdx.x % WARP, slice = lane % SLICES, own = lane / SLICES * LANE_KEYS;
+    // Lane i finds the i-th key, for all.
+    const int mine = first + lane % KEYS;
+    const u32 slot = mine < n ? slot_of(table, block_size, mine) : 0;
 #pragma unroll
     for (int i = 0; i < LANE_KEYS; i++) {
-        const bool there = own + i < n;
-        const float* row = keys + (there ? u64(slot_of(table, block_size, own + i)) * dim : 0);
+        const bool there = first + own + i < n;
+        const float* row = keys + u64(__shfl_sync(FULL, slot, own + i)) * dim;
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             k.v[i][p] = there ? load_four(row, 4 * (slice + SLICES * p), dim) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -68,8 +71,10 @@ __device__ __forceinline__ void load_keys(Keys& k, const float* keys, const int*
 __device__ __forceinline__ void stage_queries(float* q, float* weights, const float* row_q, const float* row_weights, float scale,
                                               int heads, int dim) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll 1
     for (int pass = warp * WARP_HEADS; pass < heads; pass += PASS_HEADS) {
         const int own = min(heads - pass, WARP_HEADS);
+#pragma unroll 1
         for (int i = 4 * lane; i < own * PADDED; i += 4 * WARP) {
             const int head = pass + i / PADDED, at = i % PADDED;
             float* to = q + head * PADDED + at;
@@ -89,8 +94,9 @@ __device__ __forceinline__ void stage_queries(float* q, float* weights, const fl
 __device__ __forceinline__ float score(const Keys& k, const float* q, const float* weights, int heads) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, slice = lane % SLICES;
     float sum = 0.0f;
+#pragma unroll 1
     for (int pass = warp * WARP_HEADS; pass < heads; pass += PASS_HEADS) {
-#pragma unroll 2
+#pragma unroll 1
         for (int h = pass; h < min(heads, pass + WARP_HEADS); h += 2) {
             // Element 2 * key + head.
             float dot[2 * LANE_KEYS] = {};
@@ -155,23 +161,20 @@ KERNEL(128, 4) index_score_row(const float* q, const float* weights, const float
     const int* table = block_tables + u64(sequence) * max_blocks;
     const float* row_q = q + u64(row) * heads * dim;
     const float* row_weights = weights + u64(row) * heads;
-    bool has_keys = false, has_queries = false;
+    const int settled = early & EARLY_KEYS ? n : early & EARLY_OLD_KEYS ? positions[cu_seqlens[sequence]] : 0;
+    // In brackets: not the wait that stamps are taken at (common.cuh).
+    if (min(at + KEYS, n) > settled) (pdl_wait)();
     Keys k;
-    if (!idle) {
-        const int settled = early & EARLY_KEYS ? n : early & EARLY_OLD_KEYS ? positions[cu_seqlens[sequence]] : 0;
-        has_keys = min(at + KEYS, n) <= settled;
-        has_queries = early & EARLY_QUERIES;
-        if (has_keys) load_keys(k, keys, table, block_size, at, n, dim);
-        if (has_queries) stage_queries(q_room, weight_room, row_q, row_weights, scale, heads, dim);
-    }
+    if (!idle) load_keys(k, keys, table, block_size, at, n, dim);
+    if (!(early & EARLY_QUERIES)) (pdl_wait)();
+    if (!idle) stage_queries(q_room, weight_room, row_q, row_weights, scale, heads, dim);
     pdl_wait();
     pdl_go();
     if (idle) return;
-    if (!has_keys) load_keys(k, keys, table, block_size, at, n, dim);
-    if (!has_queries) stage_queries(q_room, weight_room, row_q, row_weights, scale, heads, dim);
     copies_wait();
     __syncwarp();
 
+#pragma unroll 1
     for (int turn = 0;; turn ^= 1) {
         const float sum = score(k, q_room, weight_room, heads);
         if (!(lane & 4)) parts[turn][warp][key_of_lane()] = sum;

@@ -37,9 +37,7 @@
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / WARP;
-#ifndef MIN_CHUNK
 constexpr int MIN_CHUNK = 32;
-#endif
 // Chunks that `mla_merge` can add up.
 constexpr int MOST_CHUNKS = 64;
 // Columns of a thread: latent rows have at most 512.
@@ -79,15 +77,18 @@ __device__ __forceinline__ Sizes sizes_of(int heads, int rank, int rope) {
     return z;
 }
 
-// One warp brings [a | b] to a row of shared memory, each part padded with zeros to whole vectors.
-__device__ __forceinline__ void stage(float* to, const float* a, const float* b, const Sizes& z) {
+// The loops here are kept rolled, and sites few: a kernel runs once a layer, finds its instructions evicted, and waits longer for
+// those of unrolled loops than it gains by them.
+
+// One warp brings `n` elements to shared memory, padded with zeros to whole vectors.
+__device__ __forceinline__ void stage(float* to, const float* from, int n) {
     const int lane = threadIdx.x % WARP;
 #if VEC == 4
-    for (int i = 4 * lane; i < z.rank; i += 4 * WARP) copy16_async(to + i, a + i);
-    for (int i = 4 * lane; i < z.rope; i += 4 * WARP) copy16_async(to + z.padded_rank + i, b + i);
+#pragma unroll 1
+    for (int i = 4 * lane; i < n; i += 4 * WARP) copy16_async(to + i, from + i);
 #else
-    for (int i = lane; i < z.padded_rank; i += WARP) to[i] = i < z.rank ? a[i] : 0.0f;
-    for (int i = lane; i < z.padded_rope; i += WARP) to[z.padded_rank + i] = i < z.rope ? b[i] : 0.0f;
+#pragma unroll 1
+    for (int i = lane; i < (n + 3) / 4 * 4; i += WARP) to[i] = i < n ? from[i] : 0.0f;
 #endif
 }
 
@@ -126,9 +127,16 @@ __device__ __forceinline__ Round look(const Listed& listed, int at, int end) {
 
 // Starts the copies of a round's rows.
 __device__ __forceinline__ void bring(float* cached, const float* latent, const Round& r, const Sizes& z) {
+#pragma unroll 1
     for (int i = threadIdx.x / WARP; i < r.count; i += WARPS) {
         const float* from = latent + u64(__shfl_sync(FULL, r.slot, i)) * (z.rank + z.rope);
-        stage(cached + i * z.stride, from, from + z.rank, z);
+#if VEC == 4
+        // Both parts at once: neither needs padding.
+        stage(cached + i * z.stride, from, z.rank + z.rope);
+#else
+        stage(cached + i * z.stride, from, z.rank);
+        stage(cached + i * z.stride + z.padded_rank, from + z.rank, z.rope);
+#endif
     }
 }
 
@@ -165,7 +173,6 @@ __device__ __forceinline__ void score_part(const float* rows, const float* q, fl
     const float* c = rows + position * z.stride;
     const float* a = q + head * z.stride;
     const int width = z.padded_rank + z.padded_rope;
-    // Rolled: fetching the instructions of a longer loop takes longer than its few turns.
 #pragma unroll 1
     for (int d = 4 * (warp * KS + slice); d < width; d += 4 * WARPS * KS) {
         float4 cv[LANE_POSITIONS];
@@ -229,23 +236,31 @@ __device__ __forceinline__ float softmax(Softmax& state, const float* parts, flo
     return factor;
 }
 
-// Adds a round's values to the thread's columns.
-__device__ __forceinline__ void add_values(float (&acc)[HEADS][COLUMNS], const float* columns, const float* p, int count, int stride) {
-#pragma unroll 4
-    for (int i = 0; i < count; i++) {
-        const float2 c = *reinterpret_cast<const float2*>(columns + i * stride);
-        const float4* weights = reinterpret_cast<const float4*>(p + i * HEADS);
+// Adds a position's values to the thread's columns.
+__device__ __forceinline__ void add_value(float (&acc)[HEADS][COLUMNS], const float* columns, const float* p) {
+    const float2 c = *reinterpret_cast<const float2*>(columns);
 #pragma unroll
-        for (int g = 0; g < HEADS / 4; g++) {
-            const float4 w = weights[g];
-            const float each[4] = {w.x, w.y, w.z, w.w};
+    for (int g = 0; g < HEADS / 4; g++) {
+        const float4 w = reinterpret_cast<const float4*>(p)[g];
+        const float each[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-            for (int h = 0; h < 4; h++) {
-                acc[4 * g + h][0] = fmaf(each[h], c.x, acc[4 * g + h][0]);
-                acc[4 * g + h][1] = fmaf(each[h], c.y, acc[4 * g + h][1]);
-            }
+        for (int h = 0; h < 4; h++) {
+            acc[4 * g + h][0] = fmaf(each[h], c.x, acc[4 * g + h][0]);
+            acc[4 * g + h][1] = fmaf(each[h], c.y, acc[4 * g + h][1]);
         }
     }
+}
+
+// The same for a round's.
+__device__ __forceinline__ void add_values(float (&acc)[HEADS][COLUMNS], const float* columns, const float* p, int count, int stride) {
+    int i = 0;
+#pragma unroll 1
+    for (; i + 4 <= count; i += 4) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) add_value(acc, columns + (i + j) * stride, p + (i + j) * HEADS);
+    }
+#pragma unroll 1
+    for (; i < count; i++) add_value(acc, columns + i * stride, p + i * HEADS);
 }
 
 // Two neighbouring columns of a row that has `columns` of them.
@@ -266,8 +281,9 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
                           const int* positions, const int* cu_seqlens, const int* block_tables,
                           int sequences, int max_blocks, int block_size, Rows rows, Fault* fault, int op) {
     SHARED(float, room);
+    // Of each head: what earlier values are multiplied with, and what values are in the end.
     __shared__ float factors[HEADS];
-    __shared__ float sums[HEADS];
+    __shared__ float shares[HEADS];
     const Sizes z = sizes_of(heads, rank, rope);
     float* cached = room;
     float* q = cached + POSITIONS * z.stride;
@@ -286,21 +302,21 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
     const int chunk = chunk_of(n, most_chunks), begin = int(blockIdx.z) * chunk, end = min(begin + chunk, n);
     const bool idle = !is_live(rows, row) || begin >= n;
 
-    Round r;
-    if (settled && !idle) {
+    // In brackets: not the wait that stamps are taken at (common.cuh).
+    if (!settled) (pdl_wait)();
+    Round r = {};
+    if (!idle) {
         r = look(listed, begin, end);
         bring(cached, latent, r, z);
     }
     pdl_wait();
     pdl_go();
     if (idle) return;
+#pragma unroll 1
     for (int h = warp; h < HEADS; h += WARPS) {
         const u64 at = u64(row) * heads + first_head + min(h, tile_heads - 1);
-        stage(q + h * z.stride, q_latent + at * rank, q_rope + at * q_rope_stride, z);
-    }
-    if (!settled) {
-        r = look(listed, begin, end);
-        bring(cached, latent, r, z);
+        stage(q + h * z.stride, q_latent + at * rank, rank);
+        stage(q + h * z.stride + z.padded_rank, q_rope + at * q_rope_stride, rope);
     }
 
     const int column = COLUMNS * threadIdx.x;
@@ -312,14 +328,14 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
     for (int at = begin;;) {
         copies_wait();
         __syncthreads();
-        if (warp == 0 && __any_sync(FULL, r.outside)) report(listed, r, begin, fault, op);
+        if (__builtin_expect(warp == 0 && __any_sync(FULL, r.outside), 0)) report(listed, r, begin, fault, op);
         score_part(cached, q, parts + warp * HEADS * POSITIONS, z);
         __syncthreads();
-        if (warp < HEADS) {
+        if (HEADS == WARPS || warp < HEADS) {
             const float factor = softmax(state, parts, p, r, scale);
             if (lane == 0) {
                 factors[warp] = factor;
-                sums[warp] = state.sum;
+                shares[warp] = 1.0f / state.sum;
             }
         }
         __syncthreads();
@@ -349,18 +365,15 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
         if (warp < tile_heads && lane == 0) partial_sums[place * heads + first_head + warp] = make_float2(state.maximum, state.sum);
         if (blockIdx.y == 0 && threadIdx.x == 0) partial_counts[place] = taken;
     }
+    const int columns = direct ? rank : z.padded_rank;
+    if (column >= columns) return;
+    float* to = direct ? out + (u64(row) * heads + first_head) * rank : partial + (place * heads + first_head) * z.padded_rank;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         if (h >= tile_heads) break;
-        if (direct) {
-            // A row that attends to nothing gives zeros, as the reference; one whose scores are all -inf gives NaN (0 / 0).
-            const float sum = taken ? sums[h] : 1.0f;
-            float* to = out + (u64(row) * heads + first_head + h) * rank;
-            if (column < rank) store_columns(to, column, rank, acc[h][0] / sum, acc[h][1] / sum);
-        } else if (column < z.padded_rank) {
-            float* to = partial + (place * heads + first_head + h) * z.padded_rank;
-            *reinterpret_cast<float2*>(to + column) = make_float2(acc[h][0], acc[h][1]);
-        }
+        // A row that attends to nothing gives zeros, as the reference; one whose scores are all -inf gives NaN (0 / 0).
+        const float share = !direct ? 1.0f : taken ? shares[h] : 0.0f;
+        store_columns(to + h * columns, column, columns, acc[h][0] * share, acc[h][1] * share);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
     Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget, Rows,
     StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
@@ -12,10 +11,10 @@ use glim_plan::{
 use crate::cache::Cache;
 use crate::code::Code;
 use crate::collective::Place;
-use crate::driver::{DeviceMemory, Gpu, Stream};
+use crate::driver::{DeviceMemory, Gpu, Held, Stream};
 use crate::error::CudaError;
 use crate::faults::DeviceFault;
-use crate::program::{Program, Target, Work, poison_check};
+use crate::program::{PATTERNS, Program, Target, Work, poison_check};
 use crate::run::{Prepared, Runner};
 use crate::weights::Weights;
 
@@ -41,6 +40,9 @@ pub struct CudaOptions {
     pub poison: bool,
     /// Wait after every operation, so that a failure names the one that failed. Launches one by one.
     pub sync_launches: bool,
+    /// Make each buffer an allocation of its own, new and exactly as long as needed, and free it at once: so that what watches allocations
+    /// (compute-sanitizer, the emulator) sees what leaves them. By default, whether `GLIM_CUDA_APART` is set.
+    pub apart: bool,
     /// This rank's place among those of the model.
     pub ranks: Place,
     /// Where compiled kernels are kept.
@@ -55,6 +57,7 @@ impl Default for CudaOptions {
             graphs: true,
             poison: false,
             sync_launches: false,
+            apart: std::env::var_os("GLIM_CUDA_APART").is_some(),
             ranks: Place::alone(),
             cache: Cache::default(),
         }
@@ -96,6 +99,7 @@ impl CudaBackend {
     pub fn new(options: CudaOptions) -> Result<Self, CudaError> {
         crate::driver::start(options.gpu)?;
         let gpu = Gpu::open(options.gpu)?;
+        let gpu = if options.apart { gpu.apart() } else { gpu };
         let stream = Stream::new(&gpu)?;
         Ok(Self {
             code: Code::new(&gpu, options.cache.clone()),
@@ -112,6 +116,11 @@ impl CudaBackend {
             steps: Vec::new(),
             faults: Vec::new(),
         })
+    }
+
+    /// What it has asked its GPU for, and what it holds there. What its ranks meet in is the group's.
+    pub fn held(&self) -> Held {
+        self.gpu.held()
     }
 
     /// What people call it.
@@ -222,7 +231,7 @@ impl Backend for CudaBackend {
     fn caps(&self) -> Caps {
         Caps {
             name: self.name(),
-            patterns: vec![ADD_RMS_NORM],
+            patterns: PATTERNS.to_vec(),
             weight_types: GgmlType::ALL
                 .iter()
                 .copied()
@@ -382,13 +391,21 @@ impl Backend for CudaBackend {
                 let place = states.and_then(|s| Some((s, s.places.get(name)?)));
                 let (states, (_, offset, bytes)) = place.ok_or_else(|| missing("state", name))?;
                 let mut out = vec![0; *bytes];
+                self.runner
+                    .stream()
+                    .synchronise()
+                    .map_err(|e| self.failed(e))?;
                 states.memory.read(*offset, &mut out).map(|()| out)
             }
             ReadTarget::Carry(name) => {
                 let memory = self.carries.get(name);
                 let memory = memory.ok_or_else(|| missing("carry", name))?;
                 let mut out = vec![0; memory.bytes()];
-                memory.read(0, &mut out).map(|()| out)
+                let stream = self.runner.stream();
+                stream
+                    .synchronise()
+                    .and_then(|()| memory.read(0, &mut out))
+                    .map(|()| out)
             }
             ReadTarget::Buffer(step, id) => {
                 let prepared = self.steps.get(step.0 as usize);
@@ -400,6 +417,14 @@ impl Backend for CudaBackend {
             }
         };
         bytes.map_err(|e| self.failed(e))
+    }
+}
+
+impl Drop for CudaBackend {
+    /// Memory is let go of below, and no kernel may use it any more then.
+    fn drop(&mut self) {
+        // If it fails, kernels do not run any more either.
+        let _ = self.runner.stream().synchronise();
     }
 }
 

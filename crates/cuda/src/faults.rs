@@ -76,11 +76,11 @@ impl CudaBackend {
 impl Weights {
     /// Flips bits of a byte of a weight, if there is such a byte.
     fn flip(&self, name: &str, at: usize, mask: u8) -> Result<(), CudaError> {
-        let Some(memory) = self.memory(name).filter(|memory| at < memory.bytes()) else {
+        let Some((memory, start, _)) = self.place(name).filter(|(_, _, bytes)| at < *bytes) else {
             return Ok(());
         };
         let mut byte = [0];
-        memory.read(at, &mut byte)?;
-        memory.write(at, &[byte[0] ^ mask])
+        memory.read(start + at, &mut byte)?;
+        memory.write(start + at, &[byte[0] ^ mask])
     }
 }

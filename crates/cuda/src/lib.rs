@@ -28,7 +28,7 @@ mod weights;
 
 pub use backend::{CudaBackend, CudaOptions, Math};
 pub use collective::{GpuGroup, MAX_RANKS, Place, Transport};
-pub use driver::GpuFacts;
+pub use driver::{GpuFacts, Held};
 pub use error::CudaError;
 #[doc(hidden)]
 pub use faults::DeviceFault;

@@ -194,6 +194,7 @@ impl Runner {
     pub(crate) fn read_arena(&self, offset: usize, bytes: usize) -> Result<Vec<u8>, CudaError> {
         let mut out = vec![0; bytes];
         if let Some(memory) = &self.memory {
+            self.stream.synchronise()?;
             memory.arena.read(offset, &mut out)?;
         }
         Ok(out)
@@ -622,7 +623,7 @@ impl CudaBackend {
         self.runner.stream.synchronise()?;
         if let Some(memory) = &self.runner.memory {
             // Nothing of this rank runs any more; another one on this GPU may.
-            memory.fault.peek(0, &mut bytes)?;
+            memory.fault.read(0, &mut bytes)?;
         }
         Ok(words(&bytes))
     }

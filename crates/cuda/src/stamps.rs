@@ -74,7 +74,7 @@ impl CudaBackend {
         let kernels: Vec<(Kernel, u32)> = self.steps[index].kernels(stamped);
         let code = self
             .stamped
-            .get_or_insert_with(|| Code::new(&self.gpu, self.options.cache.clone()));
+            .get_or_insert_with(|| Code::own(&self.gpu, self.options.cache.clone()));
         code.load(kernels.iter().map(|(kernel, shared)| (kernel, *shared)))?;
         let stamps = DeviceMemory::new(&self.gpu, 8 + all * BLOCK_BYTES, "time stamps")?;
         code.point(VARIABLE, stamps.address())?;

@@ -25,6 +25,7 @@ impl Graph {
     ) -> Result<Self, CudaError> {
         let gpu = stream.gpu();
         gpu.bind()?;
+        gpu.asked();
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive.
         let code = unsafe { sys::cuStreamBeginCapture_v2(stream.handle(), mode) };
