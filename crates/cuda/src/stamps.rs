@@ -81,15 +81,17 @@ impl CudaBackend {
         stamps.fill(0, self.runner.stream())?;
         let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
         let code = &*code;
-        launch_step(
+        let launched = launch_step(
             &self.steps[index],
             &self.runner,
             code,
             stamped,
             self.options.graphs,
             [&begin, &end],
-        )?;
+        );
+        // Also if it failed in between: the stamps' memory is let go of below.
         self.runner.stream().synchronise()?;
+        launched?;
         let mut bytes = vec![0u8; stamps.bytes()];
         stamps.read(0, &mut bytes)?;
         code.point(VARIABLE, 0)?;

@@ -125,6 +125,16 @@ impl Weights {
         Ok(())
     }
 
+    /// Bytes of the GPU's memory that they take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let memory = |(_, place): &(WeightInfo, Place)| {
+            let memory = &place.memory;
+            (memory.address(), memory.bytes() as u64)
+        };
+        let each: HashMap<u64, u64> = self.resident.values().map(memory).collect();
+        each.values().sum()
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&WeightInfo> {
         self.resident.get(name).map(|(info, _)| info)
     }

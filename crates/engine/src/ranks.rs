@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use glim_plan::collective::{Group, RankFault};
 use glim_plan::{
-    Backend, BackendError, BufferId, Caps, Plan, Profile, ReadTarget, StateDecl, StepId,
+    Allocated, Backend, BackendError, BufferId, Caps, Plan, Profile, ReadTarget, StateDecl, StepId,
     StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
 };
 
@@ -83,6 +83,24 @@ impl Ranks {
         match self {
             Self::One(backend) => backend.prepare(&plans[0]),
             Self::Many(many) => many.prepare(plans),
+        }
+    }
+
+    /// Makes all that the prepared steps run with; what each rank then holds. `plan` is one of theirs.
+    pub(crate) fn seal(&mut self, plan: &Plan) -> Result<Vec<Option<Allocated>>, BackendError> {
+        match self {
+            Self::One(backend) => {
+                backend.seal()?;
+                Ok(vec![backend.allocated()])
+            }
+            Self::Many(many) => many.ask(
+                plan,
+                || Job::Seal,
+                |reply| match reply {
+                    Reply::Sealed(allocated) => Some(allocated),
+                    _ => None,
+                },
+            ),
         }
     }
 
@@ -191,6 +209,7 @@ fn load(
 
 enum Job {
     Prepare(Box<Plan>),
+    Seal,
     Run(StepId, Arc<StepInputs>),
     Profile(StepId, Arc<StepInputs>, usize),
     /// Gets no reply.
@@ -230,6 +249,7 @@ impl Target {
 
 enum Reply {
     Prepared(StepId),
+    Sealed(Option<Allocated>),
     Ran(StepResults),
     Profiled(Vec<Profile>),
     /// Kept by the rank's thread.
@@ -497,6 +517,7 @@ fn serve(
         let is_submit = matches!(job, Job::Submit(..));
         let done = catch_unwind(AssertUnwindSafe(|| match job {
             Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
+            Job::Seal => backend.seal().map(|()| Reply::Sealed(backend.allocated())),
             Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
             Job::Profile(step, inputs, repeats) => {
                 let profiles = backend.profile(step, &inputs, repeats);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
 use glim_plan::sample::{SampleParams, is_shortlistable};
 use glim_plan::{
-    CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId, StepInputs, StepKind,
-    StepResults, check_ranks, check_states, fuse,
+    Allocated, CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId, StepInputs,
+    StepKind, StepResults, check_ranks, check_states, fuse,
 };
 use glim_text::TokenId;
 
@@ -295,16 +295,20 @@ impl Steps {
         Ok(plans)
     }
 
-    /// Prepares plans that [`Self::plans`] made.
+    /// Prepares plans that [`Self::plans`] made, and all that they run with; what each rank then holds.
     pub(crate) fn prepare(
         ranks: &mut Ranks,
         plans: Vec<(Key, RankPlans)>,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<(Self, Vec<Option<Allocated>>), EngineError> {
         let mut steps = HashMap::new();
         for (key, plans) in plans {
             steps.insert(key, Prepared::new(ranks, plans)?);
         }
-        Ok(Self { steps })
+        let allocated = match steps.values().next() {
+            Some(prepared) => ranks.seal(&prepared.plan)?,
+            None => Vec::new(),
+        };
+        Ok((Self { steps }, allocated))
     }
 
     /// The step of a bucket.

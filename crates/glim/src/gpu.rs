@@ -181,6 +181,7 @@ mod backend {
                 sync_launches: gpus.sync_launches,
                 ranks: place,
                 cache: cache(),
+                ..CudaOptions::default()
             };
             Ok(Box::new(CudaBackend::new(options).map_err(failed)?))
         };

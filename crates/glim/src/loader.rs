@@ -346,6 +346,9 @@ fn load(
         let context = engine.context();
         format!("{name}: loaded in {seconds:.1} s, backend {backend}, context {context} tokens")
     });
+    if let Some(allocated) = allocated(&engine) {
+        ui.detail(|| format!("{name}: {each}{allocated}"));
+    }
     Ok(engine)
 }
 
@@ -478,6 +481,21 @@ pub(crate) fn memory(budget: &Budget) -> String {
         budget.cache_tokens,
         units::bytes(budget.arena)
     )
+}
+
+/// What an engine has allocated, in a line; of several ranks, the one that holds most.
+pub(crate) fn allocated(engine: &Engine) -> Option<String> {
+    let ranks = engine.allocated().iter().flatten();
+    let most = ranks.max_by_key(|allocated| allocated.total())?;
+    Some(format!(
+        "{} allocated: weights {}, caches {}, arena {}, for operations and inputs {}; pinned {}",
+        units::bytes(most.total()),
+        units::bytes(most.weights),
+        units::bytes(most.states),
+        units::bytes(most.arena),
+        units::bytes(most.working),
+        units::bytes(most.pinned)
+    ))
 }
 
 /// Weights whose loading is shown.

@@ -97,12 +97,13 @@ fn strip(from: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use super::super::stages::SANITIZER;
     use super::*;
 
     #[test]
     fn the_programs_of_all_stages_are_tests_of_a_crate() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let mut known: BTreeSet<String> = ["glim", "compute-sanitizer"].map(str::to_owned).into();
+        let mut known: BTreeSet<String> = ["glim", SANITIZER].map(str::to_owned).into();
         for package in CRATES {
             let names = programs::test_names(root, package).unwrap();
             known.extend(names.iter().map(|name| called(package, name)));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::RunArgs;
 use super::pack::ARCHIVE;
-use super::stages::{Order, STAGES, Stage, Step};
+use super::stages::{Order, SANITIZER, STAGES, Stage, Step};
 use crate::python::{call, system};
 
 /// Bytes of a step's output that are kept: its end.
@@ -205,6 +205,10 @@ fn run_step(step: &Step, place: &Place, limit: Duration) -> Outcome {
         .env("RUST_BACKTRACE", "0");
     if let Some(libraries) = &place.libraries {
         command.env("GLIM_CUDA_LIBRARIES", libraries);
+    }
+    if step.program == SANITIZER || place.libraries.is_some() {
+        // It watches allocations, and so does the emulator.
+        command.env("GLIM_CUDA_APART", "1");
     }
     let line = format!("{command:?}");
     match supervise(command, &place.programs.join(step.file()), limit) {

@@ -18,6 +18,9 @@ pub(super) enum Order {
     SideBySide,
 }
 
+/// A tool of the machine that watches what kernels do with memory.
+pub(super) const SANITIZER: &str = "compute-sanitizer";
+
 /// One process. `MODEL` among the arguments stands for the checkpoint.
 pub(super) struct Step {
     pub(super) name: &'static str,
@@ -122,6 +125,7 @@ pub(super) const STAGES: &[Stage] = &[
         steps: &[
             engine("types", &["--ignored", "--nocapture", "types::"], 120),
             engine("faults", &["--ignored", "--nocapture", "faults::"], 120),
+            engine("memory", &["--ignored", "memory::"], 60),
             engine("one rank", &["--ignored", "repeats::one_rank"], 120),
             engine("two ranks", &["--ignored", "repeats::two_ranks"], 120),
         ],
@@ -167,7 +171,7 @@ pub(super) const STAGES: &[Stage] = &[
 ];
 
 const fn sanitizer(name: &'static str, arguments: &'static [&'static str]) -> Step {
-    step(name, "compute-sanitizer", arguments, 180)
+    step(name, SANITIZER, arguments, 180)
 }
 
 /// The tiny model's prompt and some tokens, under one of the sanitizer's tools; `PROGRAMS` stands for the archive's folder.

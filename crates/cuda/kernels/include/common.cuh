@@ -225,14 +225,24 @@ __device__ __forceinline__ bool is_computed(const Rows& rows, int r) { return r 
 
 // ---- faults ----------------------------------------------------------------------------------------------------------------------
 
-// The first index of a step that pointed outside. The host reads it after the step.
+// Indices of a step that pointed outside. The host reads them after the step, and tells of the first in the order of the plan.
+//
+// Which row comes first does not depend on timing, so a note is written by every one that comes before all that came until then: a
+// few, also if every row of a step has one. The host takes the least of the notes.
 struct Fault {
-    // 0: none; else one of the codes below.
-    int code;
-    // Index of the operation in the plan.
-    int op;
-    int value;
-    int bound;
+    // Place of the first one: operation, then place in it; all ones if there is none.
+    u64 first;
+    // That were written, or found no room.
+    u32 notes;
+    u32 reserved;
+    struct Note {
+        u64 place;
+        // One of the codes below.
+        int code;
+        int value;
+        int bound;
+        int reserved;
+    } note[32];
 };
 
 constexpr int FAULT_TOKEN = 1;
@@ -243,10 +253,10 @@ constexpr int FAULT_DEADLINE = 4;
 // Poison left in an output: `value` is the row, `bound` the element.
 constexpr int FAULT_POISON = 5;
 
-__device__ __forceinline__ void raise(Fault* fault, int code, int op, int value, int bound) {
-    if (atomicCAS(&fault->code, 0, code) == 0) {
-        fault->op = op;
-        fault->value = value;
-        fault->bound = bound;
-    }
+// `place`: the number of the row in the operation, or of what of it is wrong; below 2^44.
+__device__ __forceinline__ void raise(Fault* fault, int code, int op, u64 place, int value, int bound) {
+    place |= u64(op) << 44;
+    if (place >= atomicMin(&fault->first, place)) return;
+    u32 i = atomicAdd(&fault->notes, 1u);
+    if (i < sizeof(fault->note) / sizeof(fault->note[0])) fault->note[i] = {place, code, value, bound, 0};
 }
