@@ -8,6 +8,10 @@ use crate::error::CudaError;
 use crate::program::{Program, Work};
 use crate::weights::Weights;
 
+/// The define that makes a kernel believe in one block more than there are (`kernels/include/common.cuh`): otherwise those that divide work
+/// by the number of blocks would share what the missing one leaves.
+const SKIPPED_TILE: &str = "GLIM_SKIPPED_TILE";
+
 /// A fault that a backend has from its next [`load`](glim_plan::Backend::load) and [`prepare`](glim_plan::Backend::prepare) on.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +25,7 @@ pub enum DeviceFault {
         /// Bits.
         mask: u8,
     },
-    /// The last launch of each operation of this label lacks its last block.
+    /// In the last launch of each operation of this label the last block along x is missing: its tiles are never written.
     SkippedTile {
         /// Label.
         op: String,
@@ -56,13 +60,14 @@ impl CudaBackend {
             if !self.faults.iter().any(is_meant) {
                 continue;
             }
-            let launches = op.work.iter_mut().rev().filter_map(|work| match work {
-                Work::Kernel(launch) => Some(&mut launch.grid),
+            let mut launches = op.work.iter_mut().rev().filter_map(|work| match work {
+                Work::Kernel(launch) => Some(launch),
                 Work::Library(_) => None,
             });
-            // A grid of one block stays: it would be no launch.
-            if let Some(axis) = launches.take(1).flatten().find(|blocks| **blocks > 1) {
-                *axis -= 1;
+            // A grid of one block stays: without it there would be no launch.
+            if let Some(last) = launches.next().filter(|l| l.grid[0] > 1) {
+                last.grid[0] -= 1;
+                last.kernel.unit.defines.push((SKIPPED_TILE, "1".into()));
             }
         }
     }

@@ -127,6 +127,7 @@ pub(super) const STAGES: &[Stage] = &[
         steps: &[
             engine("types", &["--ignored", "--nocapture", "types::"], 120),
             engine("faults", &["--ignored", "--nocapture", "faults::"], 120),
+            engine("memory", &["--ignored", "memory::"], 60),
             engine("one rank", &["--ignored", "repeats::one_rank"], 120),
             engine("two ranks", &["--ignored", "repeats::two_ranks"], 120),
         ],
