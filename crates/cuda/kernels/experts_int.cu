@@ -16,6 +16,9 @@ typedef Unit<TYPE> U;
 
 constexpr int FLIGHT = U::SLOT > 0 ? U::FLIGHT : 2;
 
+// More than a block has, for few rows: registers are left for blocks of `experts_down`, which then has its weights on their way early.
+constexpr int HIDDEN_THREADS = ROWS == 2 ? 768 : 512;
+
 __device__ __forceinline__ float silu(float z) { return z * (1.0f / (1.0f + expf(-z))); }
 
 // The pairs that this block serves, in order, and their number; 0 if an earlier block does: the first pair that names an expert serves
@@ -47,7 +50,7 @@ __device__ __forceinline__ int members_of(const int* ids, int expert, int pairs,
 // Without `shares` each block serves its own pair only. An expert out of range raises a fault and leaves `hidden` alone:
 // `experts_down` looks again.
 // Shared memory: the warps' sums, twice; the list of pairs, if shared; the activations.
-KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const float* d, const float* s, const int* ids, float* hidden,
+KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q, const float* d, const float* s, const int* ids, float* hidden,
                            int experts, int inputs, int inner, int k, int turns, int shares, Rows rows, Fault* fault, int op) {
     SHARED(float, room);
     const int warps = int(blockDim.x) / WARP, matrices = gate && up ? 2 : 1, ways = warps / matrices;

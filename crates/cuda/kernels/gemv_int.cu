@@ -22,7 +22,11 @@ typedef Unit<TYPE> U;
 constexpr int PASSES = ROWS / 2;
 constexpr int FLIGHT = ROWS <= 4 || U::SLOT > 0 ? U::FLIGHT : 2;
 
-KERNEL(512)
+// Blocks of a pass of few rows leave registers for those of the kernel behind, which then has its weights on their way early.
+constexpr int THREADS = ROWS <= 4 ? 256 : 512;
+constexpr int RESIDENT = ROWS > 4 ? 1 : U::SLOT > 0 && ROWS == 2 ? 3 : 2;
+
+KERNEL(THREADS, RESIDENT)
 gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways, const u8* w0,
          const u8* w1, const u8* w2, const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
     SHARED(float, room);

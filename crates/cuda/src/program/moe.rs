@@ -169,11 +169,7 @@ fn kernel(entry: &'static str, ty: GgmlType) -> Kernel {
 /// A kernel of `experts_int.cu`, for so many rows of activations at a time.
 fn kernel_rounded(entry: &'static str, ty: GgmlType, rows: usize) -> Kernel {
     let rows = if rows == 2 { "2" } else { "8" };
-    Kernel::new(
-        "experts_int",
-        entry,
-        &[("TYPE", ty.name()), ("ROWS", rows)],
-    )
+    Kernel::new("experts_int", entry, &[("TYPE", ty.name()), ("ROWS", rows)])
 }
 
 /// Bytes of a row of `k` activations in shared memory (`bytes` of `Floats`).
@@ -243,7 +239,11 @@ fn hidden_rounded(
         (_, true) => (8, true),
     };
     let kernel = kernel_rounded("experts_hidden", ty, at_once);
-    let list = if shares { pairs.next_multiple_of(4) * 4 } else { 0 };
+    let list = if shares {
+        pairs.next_multiple_of(4) * 4
+    } else {
+        0
+    };
     let staged = linear::staged_bytes(units * span, rows.min(at_once));
     let flight = warps * linear::flight(b, ty);
     let shared = linear::sums_bytes(warps, at_once) + list + flight + staged;
