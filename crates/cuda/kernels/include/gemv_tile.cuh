@@ -45,22 +45,6 @@ __device__ __forceinline__ GemvTile gemv_tile(const GemvTargets& t, int v) {
     return out;
 }
 
-// Puts a warp's sums of its tile, of R rows of activations, where others of the block find them; `acc` is zero then. `sums` holds
-// R · TILE floats for each warp, and must not be that of the call before. All threads of the block call.
-template <int R> __device__ __forceinline__ void put_sums(float (&acc)[R / 2][2], float* sums) {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, p = lane % 4;
-#pragma unroll
-    for (int pass = 0; pass < R / 2; pass++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const float sum = acc[pass][r] + __shfl_xor_sync(FULL, acc[pass][r], 1);
-            if (p % 2 == 0) sums[(warp * R + 2 * pass + p / 2) * TILE + tile_row(g) + 8 * r] = sum;
-            acc[pass][r] = 0.0f;
-        }
-    }
-    __syncthreads();
-}
-
 // The sum of `ways` warps from `warp` on, in their order: row `t` of the activations, row `i` of the tile.
 template <int R> __device__ __forceinline__ float sum_of(const float* sums, int warp, int ways, int t, int i) {
     float sum = 0.0f;
@@ -68,11 +52,10 @@ template <int R> __device__ __forceinline__ float sum_of(const float* sums, int 
     return sum;
 }
 
-// Writes tiles `v .. v + at_once`, of `ways` warps each, for `count` rows of activations from row `first` on; as `put_sums`.
+// Writes tiles `v .. v + at_once`, of `ways` warps each, for `count` rows of activations from row `first` on, when all sums are there.
 template <int R>
-__device__ __forceinline__ void gemv_tile_store(float (&acc)[R / 2][2], const GemvTargets& targets, int v, int at_once, int ways,
-                                                int first, int count, float* sums) {
-    put_sums<R>(acc, sums);
+__device__ __forceinline__ void gemv_tile_store(const float* sums, const GemvTargets& targets, int v, int at_once, int ways, int first,
+                                                int count) {
     for (u32 i = threadIdx.x; i < u32(at_once * R * TILE); i += blockDim.x) {
         const int row = i % TILE, t = i / TILE % R, j = i / TILE / R;
         const GemvTile tile = gemv_tile(targets, v + j);

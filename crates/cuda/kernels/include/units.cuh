@@ -18,12 +18,16 @@
 //                words asks for 64 bytes a row, and the path to the second-level cache is full with half of the bandwidth
 //   load         or the words of a lane, into registers
 //   Raw, read    the words of one row that a lane holds, from the slot: no arithmetic on them
-//   expand       Raw to integers and scales, once for all rows of activations
+//   expand       Raw to integers and scales, once for all rows of activations; for units of two steps in two parts, `ints` of a step and
+//                `scales` of a pair of neighbouring blocks
 //   block, half  which block of the step a lane's words 4·h .. 4·h + 3 belong to, and which half of it
 //   SPLIT        whether halves, with scales of their own, are in different lanes: then each half is multiplied for itself
 //
-// Order of summation, for each weight row and row of activations: the lane of blocks 0 and 1 of each step, and the lane of 2 and 3, add
-// up their blocks unit by unit, scaled integers before offsets; then the two are added. No form of the kernel has another order.
+// With one row of activations, columns 4 to 7 are free for a second step: units of two steps are multiplied at once, and each of the four
+// lanes has the sums of two blocks.
+//
+// Order of summation, for each weight row and row of activations: two neighbouring blocks of each unit are added up unit by unit, scaled
+// integers before offsets; then the pairs of a step, then the steps. No form of the kernel has another order.
 #pragma once
 #include "blocks.cuh"
 #include "mma.cuh"
@@ -91,7 +95,7 @@ template <class B> struct Unit {
             B::load(raw[r], row.weight, row.blocks, row.first + i / PER_BLOCK, i % PER_BLOCK);
         }
     }
-    static __device__ __forceinline__ void expand(Wide<B>& w, const Raw& r, int unit, int, int p, int k) {
+    static __device__ __forceinline__ void expand(Wide<B>& w, const Raw& r, int unit, int p, int k) {
         Sub s;
         B::expand(r, (4 * unit + p) % PER_BLOCK, s);
         // Nothing was loaded beyond the row's end.
@@ -156,9 +160,12 @@ template <> struct Unit<Q8_0> {
 #pragma unroll
         for (int i = 0; i < 2; i++) r.d[i] = *reinterpret_cast<const u32*>(row + 256 + 8 * i + 4 * (p % 2));
     }
-    static __device__ __forceinline__ void expand(Wide<Q8_0>& w, const Raw& r, int, int step, int, int) {
-        put16(w.q, r.q[2 * step]), put16(w.q + 4, r.q[2 * step + 1]);
-        w.scale[0][0] = h2f(u16(r.d[step])), w.scale[1][0] = h2f(u16(r.d[step] >> 16));
+    static __device__ __forceinline__ void ints(u32* q, const Raw& r, int step, int) {
+        put16(q, r.q[2 * step]), put16(q + 4, r.q[2 * step + 1]);
+    }
+    static __device__ __forceinline__ void scales(Wide<Q8_0>& w, const Raw& r, int pair) {
+        const u32 d = pair < 2 ? r.d[0] : r.d[1];
+        w.scale[0][0] = h2f(u16(d)), w.scale[1][0] = h2f(u16(d >> 16));
     }
 };
 
@@ -188,17 +195,17 @@ template <int BYTES> struct StoredUnit {
     }
 };
 
-// Scales and offsets of the blocks 2·(p % 2) and the next of a step (half of a super-block), from the 16 bytes that Q4_K and Q5_K
-// begin with; see `k_scales`. `odd`, a power of two, is a factor of the odd blocks' scales.
-template <class B> __device__ __forceinline__ void k_pair(Wide<B>& w, const uint4& head, int step, int p, float odd) {
-    int shift = p % 2 * 16;
+// Scales and offsets of blocks 2·pair and the next of a super-block, from the 16 bytes that Q4_K and Q5_K begin with; see `k_scales`. `odd`,
+// a power of two, is a factor of the odd blocks' scales.
+template <class B> __device__ __forceinline__ void k_pair(Wide<B>& w, const uint4& head, int pair, float odd) {
+    const int shift = pair % 2 * 16;
     u32 scales = head.y >> shift, minima = head.z >> shift;
-    if (step == 1) {
-        u32 low = head.w >> shift;
+    if (pair >= 2) {
+        const u32 low = head.w >> shift;
         scales = (low & 0x0f0f) | (scales >> 2 & 0x3030);
         minima = (low >> 4 & 0x0f0f) | (minima >> 2 & 0x3030);
     }
-    float d = h2f(u16(head.x)), least = -h2f(u16(head.x >> 16));
+    const float d = h2f(u16(head.x)), least = -h2f(u16(head.x >> 16));
     w.scale[0][0] = d * float(scales & 63), w.scale[1][0] = d * odd * float(scales >> 8 & 63);
     w.offset[0][0] = least * float(minima & 63), w.offset[1][0] = least * float(minima >> 8 & 63);
 }
@@ -216,13 +223,13 @@ template <> struct Unit<Q4_K> : StoredUnit<144> {
 #pragma unroll
         for (int i = 0; i < 2; i++) r.q[i] = *reinterpret_cast<const uint4*>(row + 16 + 64 * i + 16 * p);
     }
-    static __device__ __forceinline__ void expand(Wide<Q4_K>& w, const Raw& r, int, int step, int p, int) {
-        u32 q[4];
-        put16(q, r.q[step]);
+    static __device__ __forceinline__ void ints(u32* q, const Raw& r, int step, int) {
+        u32 both[4];
+        put16(both, r.q[step]);
 #pragma unroll
-        for (int i = 0; i < 4; i++) w.q[i] = q[i] & 0x0f0f0f0fu, w.q[i + 4] = q[i] & 0xf0f0f0f0u;
-        k_pair(w, r.head, step, p, 0.0625f);
+        for (int i = 0; i < 4; i++) q[i] = both[i] & 0x0f0f0f0fu, q[i + 4] = both[i] & 0xf0f0f0f0u;
     }
+    static __device__ __forceinline__ void scales(Wide<Q4_K>& w, const Raw& r, int pair) { k_pair(w, r.head, pair, 0.0625f); }
 };
 
 // As Q4_K, with a fifth bit.
@@ -238,17 +245,17 @@ template <> struct Unit<Q5_K> : StoredUnit<176> {
 #pragma unroll
         for (int i = 0; i < 2; i++) r.q[i] = *reinterpret_cast<const uint4*>(row + 48 + 64 * i + 16 * p);
     }
-    static __device__ __forceinline__ void expand(Wide<Q5_K>& w, const Raw& r, int, int step, int p, int) {
-        u32 q[4], high[4];
-        put16(q, r.q[step]), put16(high, r.high);
-        int bit = 4 * step + p / 2 * 2;
+    static __device__ __forceinline__ void ints(u32* q, const Raw& r, int step, int p) {
+        u32 both[4], high[4];
+        put16(both, r.q[step]), put16(high, r.high);
+        const int bit = 4 * step + p / 2 * 2;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            w.q[i] = (q[i] & 0x0f0f0f0fu) | (high[i] >> bit & 0x01010101u) << 4;
-            w.q[i + 4] = (q[i] >> 4 & 0x0f0f0f0fu) | (high[i] >> (bit + 1) & 0x01010101u) << 4;
+            q[i] = (both[i] & 0x0f0f0f0fu) | (high[i] >> bit & 0x01010101u) << 4;
+            q[i + 4] = (both[i] >> 4 & 0x0f0f0f0fu) | (high[i] >> (bit + 1) & 0x01010101u) << 4;
         }
-        k_pair(w, r.head, step, p, 1.0f);
     }
+    static __device__ __forceinline__ void scales(Wide<Q5_K>& w, const Raw& r, int pair) { k_pair(w, r.head, pair, 1.0f); }
 };
 
 // Half of a super-block, which is four runs of 32 whose codes share bytes. Lane p holds half a run in low nibbles and half of the run
@@ -288,7 +295,7 @@ template <> struct Unit<Q6_K> {
             raw[r].d = load2(from.d[r] + 2 * (unit / 2));
         }
     }
-    static __device__ __forceinline__ void expand(Wide<Q6_K>& w, const Raw& r, int, int, int p, int) {
+    static __device__ __forceinline__ void expand(Wide<Q6_K>& w, const Raw& r, int, int p, int) {
         u32 low[4], high[4];
         put16(low, r.low), put16(high, r.high);
         int bit = 2 * (p / 2);
@@ -303,85 +310,166 @@ template <> struct Unit<Q6_K> {
     }
 };
 
-// What lane (g, p) reads of the activations: 16 bytes of its column for each half of its words, or zeros where that column is another
-// block's; scales and sums for the two columns that it gets sums of.
-template <class B> struct Columns {
-    const u8* q[2];
-    // All ones, or zero for a lane that reads zeros.
-    u32 mask[2];
-    const float *d, *s;
-    // From one pass, of two rows, to the next.
-    u32 q_pass, d_pass, s_pass;
+// c += the 16 rows' words 4·h .. 4·h + 3 · 16 bytes of each column.
+template <class B> __device__ __forceinline__ void multiply_words(int (&c)[4], const u32* q, const u32* below, int h, const uint4& b) {
+    const u32 first[4] = {q[4 * h], below[4 * h], q[4 * h + 1], below[4 * h + 1]};
+    const u32 second[4] = {q[4 * h + 2], below[4 * h + 2], q[4 * h + 3], below[4 * h + 3]};
+    if constexpr (Unit<B>::UNSIGNED) mma_u8(c, first, b.x, b.y), mma_u8(c, second, b.z, b.w);
+    else mma_s8(c, first, b.x, b.y), mma_s8(c, second, b.z, b.w);
+}
 
-    __device__ __forceinline__ explicit Columns(const Staged& x) : q_pass(2 * x.span), d_pass(2 * x.row_of_d()), s_pass(2 * x.row_of_s()) {
+// sum += two blocks' integer sums, scaled, and offsets times the activations' sums. The one place where floats of a product are added.
+template <class B>
+__device__ __forceinline__ void add_blocks(float& sum, const Wide<B>& w, const int (&c)[B::SCALES][4], int row, float2 d, float4 s) {
+#pragma unroll
+    for (int h = 0; h < B::SCALES; h++) sum = fmaf(w.scale[0][h] * d.x, float(c[h][2 * row]), sum);
+#pragma unroll
+    for (int h = 0; h < B::SCALES; h++) sum = fmaf(w.scale[1][h] * d.y, float(c[h][2 * row + 1]), sum);
+    if constexpr (B::OFFSETS == 1) {
+        sum = fmaf(w.offset[0][0], s.x + s.y, sum);
+        sum = fmaf(w.offset[1][0], s.z + s.w, sum);
+    }
+    if constexpr (B::OFFSETS == 2) {
+        sum = fmaf(w.offset[0][0], s.x, sum), sum = fmaf(w.offset[0][1], s.y, sum);
+        sum = fmaf(w.offset[1][0], s.z, sum), sum = fmaf(w.offset[1][1], s.w, sum);
+    }
+}
+
+__device__ __forceinline__ uint4 masked(uint4 v, u32 mask) { return make_uint4(v.x & mask, v.y & mask, v.z & mask, v.w & mask); }
+
+// The sums of a warp's tile: 16 weight rows times MOST rows of activations (1, or an even number).
+template <class B, int MOST> struct Sums {
+    typedef Unit<B> U;
+    // Whether a unit is multiplied at once.
+    static constexpr bool WHOLE = MOST == 1 && U::STEPS == 2;
+    static constexpr int PASSES = (MOST + 1) / 2, STEPS = WHOLE ? 1 : U::STEPS;
+
+    // Rows g and g + 8 of the tile; activations' row 2·pass + p / 2.
+    float acc[PASSES][2][STEPS];
+    // What the lane reads of the activations: 16 bytes of its column for each half of its words, where that column is not another
+    // block's; scales and sums for the two columns that it gets sums of.
+    const u8* q[2];
+    const float *d, *s;
+    // All ones where the column is this lane's: by half, or by half and step.
+    u32 mask[2], step_mask[2];
+    // From one pass, of two rows, to the next.
+    int q_pass, d_pass, s_pass, count;
+
+    __device__ __forceinline__ explicit Sums(const Staged& x)
+        : q_pass(2 * x.span), d_pass(2 * x.row_of_d()), s_pass(2 * x.row_of_s()), count(x.count) {
         const int lane = threadIdx.x % WARP, g = lane / 4, p = lane % 4;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const bool mine = Unit<B>::block(h, p) == g % 4;
+            const bool mine = U::block(h, p) == g % 4;
             mask[h] = mine ? 0xffffffffu : 0;
-            q[h] = mine ? x.q(x.row(g / 4)) + 32 * (g % 4) + 16 * Unit<B>::half(h, p) : x.zero;
+            step_mask[h] = g / 4 == h ? 0xffffffffu : 0;
+            // With whole units, column g is block g.
+            const u8* from = WHOLE ? x.q(0) + 32 * g : x.q(x.row(g / 4)) + 32 * (g % 4);
+            q[h] = mine ? from + 16 * U::half(h, p) : x.zero;
         }
-        d = x.d(x.row(p / 2)) + 2 * (p % 2);
-        s = x.s(x.row(p / 2)) + 4 * (p % 2);
+        // A lane that has either half reads it once.
+        if (WHOLE && mask[1]) q[0] = q[1];
+        d = WHOLE ? x.d(0) + 2 * p : x.d(x.row(p / 2)) + 2 * (p % 2);
+        s = WHOLE ? x.s(0) + 4 * p : x.s(x.row(p / 2)) + 4 * (p % 2);
+        clear();
     }
-};
 
-// acc[pass][0 and 1] += unit `unit` of weight rows g and g + 8, times row 2·pass + p / 2 of `count` rows of activations, from element `at`
-// on. `k` is the weight rows' length. All lanes of a warp call.
-template <class B, int PASSES>
-__device__ __forceinline__ void multiply(float (&acc)[PASSES][2], const typename Unit<B>::Raw (&raw)[2], int unit, int k, u32 at,
-                                         const Columns<B>& x, int count) {
-    typedef Unit<B> U;
-    const int p = threadIdx.x % 4;
-#pragma unroll
-    for (int step = 0; step < U::STEPS; step++) {
-        Wide<B> w[2];
-        U::expand(w[0], raw[0], unit, step, p, k);
-        U::expand(w[1], raw[1], unit, step, p, k);
+    __device__ __forceinline__ void clear() {
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++) {
-            if (pass > 0 && 2 * pass >= count) break;
-            int c[B::SCALES][4] = {};
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const uint4 b = *reinterpret_cast<const uint4*>(x.q[h] + (at + 128 * step + pass * x.q_pass & x.mask[h]));
-                const u32 first[4] = {w[0].q[4 * h], w[1].q[4 * h], w[0].q[4 * h + 1], w[1].q[4 * h + 1]};
-                const u32 second[4] = {w[0].q[4 * h + 2], w[1].q[4 * h + 2], w[0].q[4 * h + 3], w[1].q[4 * h + 3]};
-                if constexpr (U::UNSIGNED) {
-                    mma_u8(c[0], first, b.x, b.y), mma_u8(c[0], second, b.z, b.w);
-                } else if constexpr (U::SPLIT) {
+            for (int i = 0; i < 2 * STEPS; i++) acc[pass][i / STEPS][i % STEPS] = 0.0f;
+        }
+    }
+
+    // Adds unit `unit` of weight rows of `k` elements, times the activations from element `at` on. All lanes call.
+    __device__ __forceinline__ void multiply(const typename U::Raw (&raw)[2], int unit, int k, int at) {
+        if constexpr (WHOLE) {
+            whole(raw, at);
+        } else {
+            const int p = threadIdx.x % 4;
 #pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        const u32 mine = U::half(h, p) == half ? 0xffffffffu : 0;
-                        mma_s8(c[half], first, b.x & mine, b.y & mine), mma_s8(c[half], second, b.z & mine, b.w & mine);
-                    }
-                } else {
-                    mma_s8(c[B::SCALES == 2 ? h : 0], first, b.x, b.y), mma_s8(c[B::SCALES == 2 ? h : 0], second, b.z, b.w);
+            for (int step = 0; step < U::STEPS; step++) {
+                Wide<B> w[2];
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    if constexpr (U::STEPS == 1) U::expand(w[r], raw[r], unit, p, k);
+                    else U::ints(w[r].q, raw[r], step, p), U::scales(w[r], raw[r], 2 * step + p % 2);
                 }
-            }
-            const float2 d = *reinterpret_cast<const float2*>(x.d + at / 32 + 4 * step + pass * x.d_pass);
-            float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if constexpr (B::OFFSETS > 0) s = *reinterpret_cast<const float4*>(x.s + at / 16 + 8 * step + pass * x.s_pass);
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float sum = acc[pass][r];
-#pragma unroll
-                for (int h = 0; h < B::SCALES; h++) sum = fmaf(w[r].scale[0][h] * d.x, float(c[h][2 * r]), sum);
-#pragma unroll
-                for (int h = 0; h < B::SCALES; h++) sum = fmaf(w[r].scale[1][h] * d.y, float(c[h][2 * r + 1]), sum);
-                if constexpr (B::OFFSETS == 1) {
-                    sum = fmaf(w[r].offset[0][0], s.x + s.y, sum);
-                    sum = fmaf(w[r].offset[1][0], s.z + s.w, sum);
+                for (int pass = 0; pass < PASSES; pass++) {
+                    if (pass > 0 && 2 * pass >= count) break;
+                    one_pass(w, step, pass, at + 128 * step);
                 }
-                if constexpr (B::OFFSETS == 2) {
-                    sum = fmaf(w[r].offset[0][0], s.x, sum), sum = fmaf(w[r].offset[0][1], s.y, sum);
-                    sum = fmaf(w[r].offset[1][0], s.z, sum), sum = fmaf(w[r].offset[1][1], s.w, sum);
-                }
-                acc[pass][r] = sum;
             }
         }
     }
-}
+
+    __device__ __forceinline__ void one_pass(const Wide<B> (&w)[2], int step, int pass, int at) {
+        const int p = threadIdx.x % 4;
+        int c[B::SCALES][4] = {};
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint4 b = *reinterpret_cast<const uint4*>(q[h] + (u32(at + pass * q_pass) & mask[h]));
+            if constexpr (U::SPLIT) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    multiply_words<B>(c[half], w[0].q, w[1].q, h, masked(b, U::half(h, p) == half ? 0xffffffffu : 0));
+                }
+            } else {
+                multiply_words<B>(c[B::SCALES == 2 ? h : 0], w[0].q, w[1].q, h, b);
+            }
+        }
+        const float2 scale = *reinterpret_cast<const float2*>(d + at / 32 + pass * d_pass);
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if constexpr (B::OFFSETS > 0) sum = *reinterpret_cast<const float4*>(s + at / 16 + pass * s_pass);
+#pragma unroll
+        for (int r = 0; r < 2; r++) add_blocks<B>(acc[pass][r][step], w[r], c, r, scale, sum);
+    }
+
+    __device__ __forceinline__ void whole(const typename U::Raw (&raw)[2], int at) {
+        const int p = threadIdx.x % 4;
+        int c[1][4] = {};
+        const uint4 b = *reinterpret_cast<const uint4*>(q[0] + (u32(at) & (mask[0] | mask[1])));
+#pragma unroll
+        for (int step = 0; step < 2; step++) {
+            u32 ints[2][8];
+            U::ints(ints[0], raw[0], step, p), U::ints(ints[1], raw[1], step, p);
+#pragma unroll
+            for (int h = 0; h < 2; h++) multiply_words<B>(c[0], ints[0], ints[1], h, masked(b, mask[h] & step_mask[step]));
+        }
+        const float2 scale = *reinterpret_cast<const float2*>(d + at / 32);
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if constexpr (B::OFFSETS > 0) sum = *reinterpret_cast<const float4*>(s + at / 16);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            Wide<B> w;
+            U::scales(w, raw[r], p);
+            add_blocks<B>(acc[0][r][0], w, c, r, scale, sum);
+        }
+    }
+
+    // Leaves the sums where others of the block find them, and begins anew. `room` holds MOST · 16 floats for each warp, and must not be
+    // that of the call before. All threads of the block call.
+    __device__ __forceinline__ void put(float* room) {
+        const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, p = lane % 4;
+#pragma unroll
+        for (int pass = 0; pass < PASSES; pass++) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float part[STEPS];
+#pragma unroll
+                for (int i = 0; i < STEPS; i++) part[i] = acc[pass][r][i] + __shfl_xor_sync(FULL, acc[pass][r][i], 1);
+                float sum = part[0];
+                if (STEPS == 2) sum += part[STEPS - 1];
+                if (WHOLE) sum += __shfl_xor_sync(FULL, sum, 2);
+                if (p % 2 == 0 && (MOST > 1 || p == 0)) room[(warp * MOST + 2 * pass + p / 2) * 16 + tile_row(g) + 8 * r] = sum;
+            }
+        }
+        clear();
+        __syncthreads();
+    }
+};
 
 // A warp's units on their way, FLIGHT of them: in registers, or in slots of shared memory (FLIGHT · SLOT bytes at `slots`).
 template <class B, int FLIGHT> struct Ring {

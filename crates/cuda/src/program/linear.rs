@@ -224,7 +224,7 @@ fn gemv_int(
     let k = args.pop();
     args.extend(rounded.unwrap_or([Arg::Null; 3]));
     args.extend(k);
-    args.push(Arg::I32(int(tiles.ways)?));
+    args.push(Arg::U32(tiles.ways.trailing_zeros()));
     args.extend(targets(products)?);
     let rows = tiles.rows.to_string();
     let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
@@ -294,7 +294,7 @@ pub(super) const TILE: usize = 16;
 const WAYS: usize = 8;
 /// Warps of `gemv_int` that a multiprocessor has registers for (`RESIDENT` there).
 fn resident_warps(rows: usize, flight: usize) -> usize {
-    if rows == 2 && flight > 0 { 24 } else { 16 }
+    if rows == 1 && flight > 0 { 24 } else { 16 }
 }
 
 /// Elements of a unit of `gemv_int`: `SPAN` in `units.cuh`.
@@ -328,6 +328,15 @@ pub(super) fn ways(units: usize) -> usize {
 /// Bytes of shared memory for the sums of tiles of `warps` warps, for `rows` rows of activations, twice (`put_sums`).
 pub(super) fn sums_bytes(warps: usize, rows: usize) -> usize {
     2 * warps * rows * TILE * size_of::<f32>()
+}
+
+/// Rows of activations that `gemv_int` multiplies in a pass.
+const PASSES: [usize; 4] = [1, 4, 8, 16];
+
+/// Those of a pass over `rows` rows.
+fn passes(rows: usize) -> usize {
+    let enough = PASSES.into_iter().find(|n| *n >= rows);
+    enough.unwrap_or(PASSES[PASSES.len() - 1])
 }
 
 /// Threads and blocks of `gemv_int`.
@@ -364,9 +373,9 @@ impl Tiles {
             sums_bytes(warps(rows), rows) + warps(rows) * flight + activations
         };
         let most = b.gpu().shared_memory as usize;
-        let passes = [16, 8, 4, 2];
-        let fits = |n: &usize| *n < 2 * input.rows.max(2) && shared(*n) <= most;
-        let rows = passes.into_iter().find(fits).ok_or_else(|| {
+        let wanted = passes(input.rows);
+        let fits = |n: &usize| *n <= wanted && shared(*n) <= most;
+        let rows = PASSES.into_iter().rev().find(fits).ok_or_else(|| {
             let k = input.k;
             format!("activations of {k} elements do not fit into shared memory of {most} bytes")
         })?;
