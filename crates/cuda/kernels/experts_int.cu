@@ -89,7 +89,7 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
     int next = begin, ahead = way;
     auto enter = [&] {
         const u64 row = u64(expert) * u64(inner) + u64(next * TILE);
-        return U::from({weight, all, row * blocks, blocks, max(min(TILE, inner - next * TILE), 1)}, lane);
+        return U::from({weight, all, row * blocks, u32(blocks), max(min(TILE, inner - next * TILE), 1)}, lane);
     };
     typename U::From from = enter();
     Ring<TYPE, FLIGHT> ring;
@@ -174,7 +174,7 @@ KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, co
     auto load = [&](int f, bool is_there) {
         is_there = is_there && ahead < units;
         const u64 row = u64(chosen[is_there ? ahead / each : 0]) * u64(outputs) + u64(next * TILE);
-        const auto from = U::from({down, all, row * blocks, blocks, max(min(TILE, outputs - next * TILE), 1)}, lane);
+        const auto from = U::from({down, all, row * blocks, u32(blocks), max(min(TILE, outputs - next * TILE), 1)}, lane);
         ring.load(f, from, is_there ? ahead % each : each, each, inner);
         ahead += ways;
         if (ahead >= items * ways) ahead = way, next++;

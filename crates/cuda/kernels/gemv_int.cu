@@ -4,7 +4,7 @@
 //
 // Activations are rounded by q8.cu, or here if `x` is given: short rows are not worth a kernel of their own. A warp multiplies 16 weight rows with all rows of activations on tensor cores (units.cuh); `ways` warps
 // share out the units of a tile of 16 rows, unit by unit, and their sums are added in the order of the warps. A block of
-// blockDim.x / 32 / ways tiles takes every gridDim.x-th such group of tiles of up to four weights, one weight after the other;
+// blockDim.x / 32 / ways tiles takes every gridDim.x-th such group of tiles of up to four weights, one weight after the other, `turns` groups at most;
 // blockIdx.y is a pass over ROWS rows of activations, blockIdx.z a head.
 // Shared memory: the warps' sums, twice; their units on the way, unless in registers; the activations (staged.cuh).
 //
@@ -26,7 +26,7 @@ constexpr int THREADS = ROWS <= 4 ? 256 : 512;
 constexpr int RESIDENT = ROWS > 4 ? 1 : U::SLOT > 0 && ROWS == 1 ? 3 : 2;
 
 KERNEL(THREADS, RESIDENT)
-gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways_log, const u8* w0,
+gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways_log, int turns, const u8* w0,
          const u8* w1, const u8* w2, const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
     SHARED(float, room);
     const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
@@ -35,7 +35,7 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     const int way = warp & (ways - 1), tile = warp >> ways_log;
     const int first = int(blockIdx.y) * ROWS, count = min(ROWS, rows.capacity - first);
     const int units = (k + U::SPAN - 1) / U::SPAN, items = (units + ways - 1) >> ways_log;
-    const u64 blocks = u64(k / TYPE::ELEMS);
+    const u32 blocks = u32(k) / TYPE::ELEMS;
 
     u8* const slots = reinterpret_cast<u8*>(room + 2 * warps * ROWS * TILE);
     u8* const staged = slots + warps * FLIGHT * U::SLOT;
@@ -54,8 +54,8 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     };
     int v = int(blockIdx.x) * at_once;
     const int stride = int(gridDim.x) * at_once, all = gemv_tiles(targets);
-    int total = 0;
-    for (int i = v; i < all; i += stride) total += items;
+    while (turns > 0 && v + (turns - 1) * stride >= all) turns--;
+    const int total = turns * items;
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++) load(f, f < total);
     pdl_wait();

@@ -41,10 +41,11 @@ constexpr bool ROOMY = false;
 #endif
 
 // Where 16 weight rows lie: their weight, the blocks of the whole weight, the first row's first block, the blocks of a row, and how many
-// rows there are. What is beyond the last may be anything.
+// rows there are. What is beyond the last may be anything. 16 rows have less than 4 GB.
 struct TileAt {
     const u8* weight;
-    u64 blocks, first, per_row;
+    u64 blocks, first;
+    u32 per_row;
     int rows;
 };
 
@@ -82,7 +83,7 @@ template <class B> struct Unit {
         From out;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            out.row[r] = {t.weight, t.blocks, t.first + u64(min(tile_row(lane / 4) + 8 * r, t.rows - 1)) * t.per_row};
+            out.row[r] = {t.weight, t.blocks, t.first + u32(min(tile_row(lane / 4) + 8 * r, t.rows - 1)) * t.per_row};
         }
         return out;
     }
@@ -122,27 +123,30 @@ template <> struct Unit<Q8_0> {
         uint4 q[4];
         u32 d[2];
     };
-    // Two lanes' rows at a time: 16 lanes copy a row's integers.
+    // 16 lanes copy a row's integers, two rows at a time, and each lane the scales of one.
     struct From {
         const u8 *q, *d;
-        u64 step;
-        int rows;
+        u32 step;
+        int rows, rows_of_d;
     };
     static __device__ __forceinline__ int block(int h, int p) { return 2 * h + p / 2; }
     static __device__ __forceinline__ int half(int, int p) { return p % 2; }
     static __device__ __forceinline__ From from(const TileAt& t, int lane) {
-        return {field(t.weight, t.blocks, t.first + u64(lane / 16) * t.per_row, 0, 32) + 16 * (lane % 16),
-                field(t.weight, t.blocks, t.first + u64(lane % 16) * t.per_row, 32, 2), 2 * t.per_row * 32, t.rows};
+        const u8* q = t.weight + t.first * 32 + u32(lane / 16) * t.per_row * 32 + 16 * (lane % 16);
+        const u8* d = t.weight + t.blocks * 32 + t.first * 2 + u32(lane % 16) * t.per_row * 2;
+        return {q, d, 2 * t.per_row * 32, (t.rows - lane / 16 + 1) / 2, lane < 16 ? t.rows - lane : 0};
     }
     static __device__ __forceinline__ void copy(u8* slot, const From& from, int unit, int lane, int k) {
-        const int row = lane / 16, at = lane % 16 * 16;
+        const int at = lane % 16 * 16;
         if (256 * unit + at < k) {
+            const u8* q = from.q + 256 * unit;
+            u8* to = slot + lane / 16 * ROW + at;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                if (row + 2 * i < from.rows) copy16(slot + (row + 2 * i) * ROW + at, from.q + u64(i) * from.step + 256 * unit);
+                if (i < from.rows) copy16(to + 2 * i * ROW, q + i * from.step);
             }
         }
-        if (lane >= min(from.rows, 16)) return;
+        if (from.rows_of_d <= 0) return;
         u8* d = slot + lane * ROW + 256;
         if (k % 256 == 0) {
             copy16(d, from.d + 16 * unit);
@@ -173,24 +177,25 @@ template <> struct Unit<Q8_0> {
 template <int BYTES> struct StoredUnit {
     static constexpr int SPAN = 256, STEPS = 2, FLIGHT = ROOMY ? 3 : 2;
     static constexpr int SLOT = 16 * BYTES, LANES = BYTES / 16, ACROSS = WARP / LANES;
+    // The lane's first row, the bytes to its next, and how many it has.
     struct From {
         const u8* at;
-        u64 step;
+        u32 step;
         int rows;
     };
     static __device__ __forceinline__ int block(int h, int p) { return p / 2 * 2 + h; }
     static __device__ __forceinline__ int half(int, int p) { return p % 2; }
     static __device__ __forceinline__ From from(const TileAt& t, int lane) {
-        const u64 row = t.per_row * BYTES;
-        return {t.weight + t.first * BYTES + u64(lane / LANES) * row + 16 * (lane % LANES), ACROSS * row, t.rows};
+        const u32 row = u32(lane) / LANES, bytes = t.per_row * BYTES;
+        const u8* at = t.weight + t.first * BYTES + row * bytes + 16 * (lane % LANES);
+        return {at, ACROSS * bytes, row < ACROSS ? (t.rows - int(row) + ACROSS - 1) / ACROSS : 0};
     }
     static __device__ __forceinline__ void copy(u8* slot, const From& from, int unit, int lane, int) {
-        const int row = lane / LANES;
-        if (row >= ACROSS) return;
+        const u8* at = from.at + unit * BYTES;
+        slot += 16 * lane;
 #pragma unroll
         for (int i = 0; i < (16 + ACROSS - 1) / ACROSS; i++) {
-            const int r = row + i * ACROSS;
-            if (r < from.rows) copy16(slot + i * ACROSS * BYTES + 16 * lane, from.at + u64(i) * from.step + unit * BYTES);
+            if (i < from.rows) copy16(slot + i * ACROSS * BYTES, at + i * from.step);
         }
     }
 };
@@ -279,7 +284,7 @@ template <> struct Unit<Q6_K> {
         From out;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const u64 first = t.first + u64(min(tile_row(lane / 4) + 8 * r, t.rows - 1)) * t.per_row;
+            const u64 first = t.first + u32(min(tile_row(lane / 4) + 8 * r, t.rows - 1)) * t.per_row;
             out.low[r] = field(t.weight, t.blocks, first, 0, 128) + 16 * p;
             out.high[r] = field(t.weight, t.blocks, first, 128, 64) + 16 * (p % 2);
             out.scales[r] = field(t.weight, t.blocks, first, 192, 16) + 4 * (p % 2);

@@ -225,6 +225,7 @@ fn gemv_int(
     args.extend(rounded.unwrap_or([Arg::Null; 3]));
     args.extend(k);
     args.push(Arg::U32(tiles.ways.trailing_zeros()));
+    args.push(Arg::I32(int(tiles.turns)?));
     args.extend(targets(products)?);
     let rows = tiles.rows.to_string();
     let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
@@ -344,6 +345,8 @@ struct Tiles {
     /// Rows of activations in a pass.
     rows: usize,
     ways: usize,
+    /// Groups of tiles that a block takes at most.
+    turns: usize,
     threads: u32,
     shared: u32,
     grid: [u32; 3],
@@ -391,6 +394,7 @@ impl Tiles {
         Ok(Self {
             rows,
             ways,
+            turns,
             threads: grid(32 * warps)?,
             shared: grid(shared(rows))?,
             grid: [
