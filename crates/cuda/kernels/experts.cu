@@ -36,7 +36,7 @@ __device__ __forceinline__ void products(const u8* const (&weights)[MATRICES], c
     const int expert = ids[pair];
     if (!is_live(rows, pair / k)) return;
     if (u32(expert) >= u32(experts)) {
-        if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, expert, experts);
+        if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, pair, expert, experts);
         return;
     }
 

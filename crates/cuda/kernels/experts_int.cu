@@ -77,7 +77,7 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
     const int expert = ids[pair];
     if (!is_live(rows, pair / k)) return;
     if (u32(expert) >= u32(experts)) {
-        if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, expert, experts);
+        if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, u64(pair), expert, experts);
         return;
     }
     const int count = shares ? members_of(ids, expert, pairs, k, rows, list) : 1;

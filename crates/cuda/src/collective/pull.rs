@@ -165,6 +165,10 @@ impl Collective for Pull {
         Ok(())
     }
 
+    fn bytes(&self) -> usize {
+        REGION_BYTES
+    }
+
     fn assemble(&self) -> Result<(), RankFailure> {
         self.group.assemble(self.rank)
     }

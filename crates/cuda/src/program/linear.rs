@@ -359,13 +359,13 @@ impl Tiles {
         let tiles: usize = products.iter().map(|p| p.m.div_ceil(TILE)).sum();
         let ways = ways(units);
         let multiprocessors = b.gpu().multiprocessors as usize;
-        let is_many = tiles * ways * input.heads >= 8 * 2 * multiprocessors;
+        let is_many = |warps: usize| tiles * ways * input.heads >= warps * multiprocessors;
         // Blocks are large where they are enough for all multiprocessors. Many rows of activations take so much shared memory that
         // more warps should have it together.
         let warps = |rows: usize| {
-            let most = match (rows > 4, is_many) {
-                (true, true) => 16,
-                (false, false) => 4,
+            let most = match rows > 4 {
+                true if is_many(8) => 16,
+                false if !is_many(16) => 4,
                 _ => 8,
             };
             ways * (most / ways).max(1)

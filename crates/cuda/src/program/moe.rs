@@ -245,8 +245,8 @@ fn hidden_rounded(
     let shared = linear::sums_bytes(warps, at_once) + list + flight + staged;
     let shared = shared_memory(b, shared)?;
     let tiles = inner.div_ceil(linear::TILE);
-    // A few waves of blocks: weights of the next tile are on their way while one is summed up.
-    let waves = (pairs * tiles).div_ceil(2 * b.gpu().multiprocessors as usize);
+    // As many blocks as multiprocessors: weights of the next tile are on their way while one is summed up.
+    let waves = (pairs * tiles).div_ceil(b.gpu().multiprocessors as usize);
     let turns = waves.clamp(1, 8).min(tiles);
     let given = |w: BufferId| match weights.contains(&w) {
         true => Arg::Buffer(w),
@@ -320,8 +320,8 @@ fn down_rounded(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), S
     let shared = linear::sums_bytes(ways, 1) + chosen + flight + staged;
     let shared = shared_memory(b, shared)?;
     let tiles = d.div_ceil(linear::TILE);
-    // As above; all blocks of a GPU's worth at once, which takes two on each multiprocessor.
-    let waves = (rows * tiles).div_ceil(2 * b.gpu().multiprocessors as usize);
+    // As above, with three blocks on each.
+    let waves = (rows * tiles).div_ceil(3 * b.gpu().multiprocessors as usize);
     let turns = waves.clamp(1, 8);
     let mut args = vec![Arg::Buffer(e.down), Arg::Scratch(hidden)];
     args.extend([e.ids, e.expert_weights, e.out].map(Arg::Buffer));

@@ -4,6 +4,7 @@
 //! both forms ([`offer`]), and what nobody has offered is rounded by the first product that needs it ([`round`]). Either form is
 //! kept until the last product of the same input, or until its buffer is written anew.
 
+use std::ops::Range;
 use std::slice::from_ref;
 
 use glim_plan::{BufferId, Op, Precision};
@@ -80,6 +81,27 @@ pub(super) fn offer(b: &mut Builder<'_>, out: BufferId) -> Rounded {
         true => room(b, input),
         false => NOWHERE,
     }
+}
+
+/// The same for columns of each head of `x`, written before, that are clear of those which the operation changes.
+pub(super) fn offer_columns(
+    b: &mut Builder<'_>,
+    x: BufferId,
+    changed: Range<usize>,
+) -> Vec<(Range<usize>, Rounded)> {
+    let (row, head) = (b.decl(x).row_elements(), b.last(x));
+    let wanted = b.roundings.wanted.iter().filter_map(|(input, _)| {
+        let start = input.offset / size_of::<f32>();
+        let columns = start..start + input.k;
+        let is_clear = columns.end <= changed.start || changed.end <= columns.start;
+        let is_of = input.buffer == x && (input.row, input.head) == (row, head);
+        (is_of && is_clear).then_some((columns, *input))
+    });
+    let wanted: Vec<_> = wanted.collect();
+    let wanted = wanted.into_iter();
+    wanted
+        .map(|(columns, input)| (columns, room(b, input)))
+        .collect()
 }
 
 /// The input of a product, if it has been rounded: by whoever wrote it, or by an earlier product.
