@@ -10,7 +10,7 @@
 // prefetches: experts_down
 // spills: experts_hidden experts_down
 #include "gemv_tile.cuh"
-#include "units.cuh"
+#include "sums.cuh"
 
 typedef Unit<TYPE> U;
 

@@ -2,7 +2,7 @@
 //
 //   y_i[t, h, j] = w_i[h, j] · x[t, h]      TYPE: type of the weights, ROWS: most rows of activations in a pass (1, 4, 8, 16)
 //
-// Activations are rounded by q8.cu, or here if `x` is given: short rows are not worth a kernel of their own. A warp multiplies 16 weight rows with all rows of activations on tensor cores (units.cuh); `ways` warps
+// Activations are rounded by q8.cu, or here if `x` is given: short rows are not worth a kernel of their own. A warp multiplies 16 weight rows with all rows of activations on tensor cores (sums.cuh); `ways` warps
 // share out the units of a tile of 16 rows, unit by unit, and their sums are added in the order of the warps. A block of
 // blockDim.x / 32 / ways tiles takes every gridDim.x-th such group of tiles of up to four weights, one weight after the other, `turns` groups at most;
 // blockIdx.y is a pass over ROWS rows of activations, blockIdx.z a head.
@@ -15,7 +15,7 @@
 // prefetches: gemv_int
 // spills: gemv_int
 #include "gemv_tile.cuh"
-#include "units.cuh"
+#include "sums.cuh"
 
 typedef Unit<TYPE> U;
 

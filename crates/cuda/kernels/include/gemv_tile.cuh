@@ -1,7 +1,7 @@
 // Tiles of 16 weight rows: which tile is whose, and how the sums of the warps that share one are added up.
 #pragma once
 #include "gemv.cuh"
-#include "units.cuh"
+#include "sums.cuh"
 
 // Weight rows that a warp multiplies at a time.
 constexpr int TILE = 16;
