@@ -66,6 +66,7 @@ fn input_of(b: &Builder<'_>, op: &Op) -> Option<Input> {
         } => (whole_rows(b, *x), weights.as_slice()),
         Op::LmHead { x, weight, .. } => (whole_rows(b, *x), from_ref(weight)),
         Op::HeadProject { x, weight, .. } => (head_rows(b, x), from_ref(weight)),
+        Op::ExpertFfn { x, gate, .. } => (whole_rows(b, *x), from_ref(gate)),
         _ => return None,
     };
     let is_quantised = |id| b.weight(id).is_ok_and(|w| w.ty.block_elems() > 1);
@@ -103,10 +104,17 @@ pub(super) fn offer_columns(
         .collect()
 }
 
-/// The input of a product, rounded: by whoever wrote it, by an earlier product, or by a launch of its own.
+/// The input of a product, if it has been rounded: by whoever wrote it, or by an earlier product.
+pub(super) fn rounded(b: &Builder<'_>, input: Input) -> Option<Rounded> {
+    let mut there = b.roundings.there.iter();
+    let found = there.find(|(known, _)| *known == input);
+    found.map(|(_, rounded)| *rounded)
+}
+
+/// The same, or else rounded by a launch of its own.
 pub(super) fn round(b: &mut Builder<'_>, input: Input) -> Result<Rounded, String> {
-    if let Some((_, rounded)) = b.roundings.there.iter().find(|(known, _)| *known == input) {
-        return Ok(*rounded);
+    if let Some(rounded) = rounded(b, input) {
+        return Ok(rounded);
     }
     let rounded = room(b, input);
     let threads = (input.k / 4).next_multiple_of(32).min(256);
