@@ -4,14 +4,14 @@
 // the keys above the threshold and those on it, and after one prefix sum over the warps writes its positions in order.
 //
 // One block takes 25 us for 32k scores, and 130 for 128k. So in decode, rows of more than SIFT_FROM positions are sifted before, by
-// SIFTS blocks each: 2048 scores, evenly spread over the row, give a bound that about a few more than topk scores reach, and all that
-// do so go to lists. If the lists have room and hold topk or more, the choice lies among them, whatever the bound was, and the block
+// up to SIFTS blocks each: 2048 scores, spread over the row, give a bound that topk scores and a few more should reach, and all
+// that do so go to lists. If the lists have room and hold topk or more, the choice lies among them, whatever the bound was, and the block
 // that chooses looks at nothing else; it puts the chosen into a map of bits, which gives them back in order. If not (more ties than
 // the lists have room for, or an unlucky sample), it looks at the whole row.
 //
 // A row that sees no more than topk positions takes them all, and its scores are not read. A forced row is copied.
 //
-// Grids: rows x SIFTS; rows. Shared memory: 17 KB, and for what was sifted 64 KB and two bits a position.
+// Grids: rows x up to SIFTS; rows. Shared memory: 17 KB, and for what was sifted 64 KB and two bits a position.
 // variants: VEC = 1 4
 #include "paged.cuh"
 #include "threshold.cuh"
@@ -103,12 +103,39 @@ __device__ __forceinline__ void write_chosen(const float* scores, int n, const T
     }
 }
 
-// What of a row's stretch may belong to its topk largest, as (score, position), in any order. `counts` and `lists` are
-// [row][SIFTS] and [row][SIFTS][LIST].
+// Lists what of a stretch is at or above a bound, and returns how much; NO_LIST if there is no room. By the whole block.
+__device__ __forceinline__ u32 sift(const float* scores, int begin, int end, const Line& line, u32 bound, uint2* list) {
+    __shared__ u32 listed;
+    const int lane = threadIdx.x % WARP;
+    if (threadIdx.x == 0) listed = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int first = begin; first < end; first += THREADS * VEC) {
+        const int i = first + int(threadIdx.x) * VEC;
+        Piece piece = {};
+        if (i < end) piece = load_piece(scores + i);
+#pragma unroll
+        for (int j = 0; j < VEC; j++) {
+            const bool is_in = i + j < end && line.bin(piece.v[j]) >= bound;
+            const u32 in = __ballot_sync(FULL, is_in);
+            u32 at = 0;
+            if (lane == 0 && in) at = atomicAdd(&listed, u32(__popc(in)));
+            at = __shfl_sync(FULL, at, 0) + __popc(in & ((1u << lane) - 1));
+            if (is_in && at < LIST) list[at] = make_uint2(__float_as_uint(piece.v[j]), u32(i + j));
+        }
+    }
+    __syncthreads();
+    const u32 count = listed;
+    // Before `listed` is written again.
+    __syncthreads();
+    return count <= LIST ? count : NO_LIST;
+}
+
+// What of a row may belong to its topk largest, as (score, position), in any order within each of SIFTS stretches. `counts` and
+// `lists` are [row][SIFTS] and [row][SIFTS][LIST]. The blocks of a row share the stretches.
 KERNEL(1024) index_sift(const float* scores, int scores_stride, const int* positions, int topk, uint2* lists, u32* counts, Rows rows) {
     __shared__ Bins bins;
-    __shared__ u32 listed;
-    const int row = blockIdx.x, sift = blockIdx.y, lane = threadIdx.x % WARP;
+    const int row = blockIdx.x;
     const int n = load_input(positions + row) + 1;
     const bool idle = !is_live_token(rows, row) || n <= topk || n <= SIFT_FROM;
     pdl_wait();
@@ -116,39 +143,25 @@ KERNEL(1024) index_sift(const float* scores, int scores_stride, const int* posit
     if (idle) return;
     const float* visible = scores + u64(row) * scores_stride;
     const Line line = line_of(visible, n);
-    if (threadIdx.x == 0) listed = line.is_good() ? 0 : NO_LIST;
-    clear(bins);
+    u32 bound = 0;
     if (line.is_good()) {
-        constexpr int SAMPLES = 2 * THREADS;
+        constexpr u32 SAMPLES = 2 * THREADS;
+        clear(bins);
 #pragma unroll
-        for (int j = 0; j < 2; j++) count_one(bins, true, line.bin(visible[u64(2 * threadIdx.x + j) * n / SAMPLES]));
+        for (u32 j = 0; j < 2; j++) count_one(bins, true, line.bin(visible[sample_of(2 * threadIdx.x + j, SAMPLES, n)]));
         // As many of the sample as the choice is of the row, and four standard deviations more.
         const float share = float(topk) * SAMPLES / n;
-        find_bin(bins, min(u32(share + 4.0f * sqrtf(share)) + 8, u32(SAMPLES)));
-        const u32 bound = bins.found[0];
-
-        constexpr int STEP = THREADS * VEC;
-        const int stretch = ((n + SIFTS - 1) / SIFTS + VEC - 1) / VEC * VEC;
-        const int begin = min(sift * stretch, n), end = min(begin + stretch, n);
-        uint2* list = lists + (u64(row) * SIFTS + sift) * LIST;
-#pragma unroll 1
-        for (int first = begin; first < end; first += STEP) {
-            const int i = first + int(threadIdx.x) * VEC;
-            Piece piece = {};
-            if (i < end) piece = load_piece(visible + i);
-#pragma unroll
-            for (int j = 0; j < VEC; j++) {
-                const bool is_in = i + j < end && line.bin(piece.v[j]) >= bound;
-                const u32 in = __ballot_sync(FULL, is_in);
-                u32 at = 0;
-                if (lane == 0 && in) at = atomicAdd(&listed, u32(__popc(in)));
-                at = __shfl_sync(FULL, at, 0) + __popc(in & ((1u << lane) - 1));
-                if (is_in && at < LIST) list[at] = make_uint2(__float_as_uint(piece.v[j]), u32(i + j));
-            }
-        }
+        find_bin(bins, min(u32(share + 4.0f * sqrtf(share)) + 8, SAMPLES));
+        bound = bins.found[0];
     }
-    __syncthreads();
-    if (threadIdx.x == 0) counts[u64(row) * SIFTS + sift] = listed <= LIST ? listed : NO_LIST;
+    const int stretch = ((n + SIFTS - 1) / SIFTS + VEC - 1) / VEC * VEC;
+#pragma unroll 1
+    for (int i = blockIdx.y; i < SIFTS; i += gridDim.y) {
+        const u64 place = u64(row) * SIFTS + i;
+        const int begin = min(i * stretch, n), end = min(begin + stretch, n);
+        const u32 count = line.is_good() ? sift(visible, begin, end, line, bound, lists + place * LIST) : NO_LIST;
+        if (threadIdx.x == 0) counts[place] = count;
+    }
 }
 
 // A row's lists, one after another in shared memory; 0 if they do not hold the choice. By the whole block.

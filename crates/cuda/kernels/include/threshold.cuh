@@ -122,12 +122,18 @@ struct Line {
     }
 };
 
-// The map over the range of a thousand scores, evenly spread over the row. By the whole block.
+// The i-th of `samples` elements of a row of `n`: one anywhere in each of as many stretches, so that no rhythm of the row's shows.
+__device__ __forceinline__ u32 sample_of(u32 i, u32 samples, u32 n) {
+    const u32 anywhere = i * 2654435761u;
+    return u32((u64(i) * n + anywhere % n) / samples);
+}
+
+// The map over the range of a thousand scores, spread over the row. By the whole block.
 __device__ __forceinline__ Line line_of(const float* scores, int n) {
     __shared__ float lows[WARPS], highs[WARPS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const float infinity = __uint_as_float(0x7f800000u);
-    const float score = scores[u64(threadIdx.x) * n / THREADS];
+    const float score = scores[sample_of(threadIdx.x, THREADS, n)];
     const bool finite = score - score == 0.0f;
     float low = finite ? score : infinity, high = finite ? score : -infinity;
     for (int round = 0; round < 2; round++) {

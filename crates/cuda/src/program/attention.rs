@@ -241,7 +241,7 @@ pub(super) fn index_select(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
             Arg::Rows(*out),
         ];
         let kernel = Kernel::new("select", "index_sift", &defines);
-        let blocks = [grid(rows)?, grid(SIFTS)?, 1];
+        let blocks = [grid(rows)?, grid((ROW_BLOCKS / rows).clamp(1, SIFTS))?, 1];
         b.launch(kernel, blocks, SELECT_THREADS, 0, args);
     }
     let args = vec![
