@@ -140,12 +140,13 @@ __device__ __forceinline__ void bring(float* cached, const float* latent, const 
     }
 }
 
-// Reports positions outside, unless the list ended in an earlier chunk, from `begin` down. By one warp.
-__device__ __forceinline__ void report(const Listed& listed, const Round& r, int begin, Fault* fault, int op) {
+// Reports positions outside, unless the list ended in an earlier chunk, from `begin` down. By one warp. `place`: of the round's first
+// position, among those of all rows.
+__device__ __forceinline__ void report(const Listed& listed, const Round& r, int begin, u64 place, Fault* fault, int op) {
     for (int i = threadIdx.x % WARP; i - int(threadIdx.x % WARP) < begin; i += WARP) {
         if (__any_sync(FULL, i < begin && listed.chosen[i] == -1)) return;
     }
-    if (r.outside) raise(fault, FAULT_POSITION, op, r.position, listed.position + 1);
+    if (r.outside) raise(fault, FAULT_POSITION, op, place + threadIdx.x % WARP, r.position, listed.position + 1);
 }
 
 // One step of a butterfly that adds up N values over lanes and leaves each lane with half of them: the lanes whose `bit` is set keep
@@ -328,7 +329,7 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
     for (int at = begin;;) {
         copies_wait();
         __syncthreads();
-        if (__builtin_expect(warp == 0 && __any_sync(FULL, r.outside), 0)) report(listed, r, begin, fault, op);
+        if (__builtin_expect(warp == 0 && __any_sync(FULL, r.outside), 0)) report(listed, r, begin, u64(row) * topk_width + at, fault, op);
         score_part(cached, q, parts + warp * HEADS * POSITIONS, z);
         __syncthreads();
         if (HEADS == WARPS || warp < HEADS) {

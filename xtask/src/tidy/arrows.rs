@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     // Its parity tests run the plans of real architectures.
     ("cpu", &["plan", "quant"], &["model"]),
     ("cuda", &["plan", "quant"], &["model"]),
+    ("doctor", &[], &[]),
     (
         "engine",
         &["model", "plan", "text"],
@@ -32,7 +33,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     (
         "glim",
         &[
-            "cpu", "cuda", "engine", "gguf", "model", "plan", "quant", "server", "text",
+            "cpu", "cuda", "doctor", "engine", "gguf", "model", "plan", "quant", "server", "text",
         ],
         &[],
     ),

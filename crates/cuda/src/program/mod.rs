@@ -14,8 +14,10 @@ mod kept;
 mod library;
 mod linear;
 mod moe;
+mod norms;
 mod poison;
 mod ranks;
+mod ropes;
 mod rounded;
 mod rows;
 
@@ -25,8 +27,9 @@ pub(crate) use poison::{check as poison_check, fill_word as poison_word};
 use std::sync::Arc;
 
 use self::kept::Kept;
+use self::ropes::Angles;
 use self::rounded::Roundings;
-use glim_plan::fuse::ADD_RMS_NORM;
+use glim_plan::fuse::{ADD_RMS_NORM, FusePattern, NORMS, ROPES};
 use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, StepKind};
 
 use crate::backend::Math;
@@ -34,6 +37,9 @@ use crate::collective::Collective;
 use crate::driver::GpuFacts;
 use crate::kernels::Kernel;
 use crate::weights::{WeightInfo, Weights};
+
+/// Fused operations that there are kernels for; of two that match, the first.
+pub(crate) const PATTERNS: [FusePattern; 3] = [ADD_RMS_NORM, NORMS, ROPES];
 
 /// An argument of a kernel, before it is known where buffers lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -147,6 +153,7 @@ pub(crate) struct Builder<'a> {
     work_before: usize,
     kept: Kept,
     roundings: Roundings,
+    angles: Vec<Angles>,
 }
 
 /// Scratch areas begin at multiples of this.
@@ -167,6 +174,7 @@ impl Program {
             work_before: 0,
             kept: Kept::default(),
             roundings: Roundings::default(),
+            angles: Vec::new(),
         };
         builder.roundings = Roundings::of(&builder);
         let mut ops = Vec::with_capacity(plan.ops.len());
@@ -203,10 +211,10 @@ impl<'a> Builder<'a> {
             Op::HeadProject { .. } if prefill => gemm::head_project(self, op),
             Op::LmHead { .. } if prefill => gemm::lm_head(self, op),
             Op::Embed { .. } => linear::embed(self, op),
-            Op::RmsNorm { .. } => rows::rms_norm(self, op),
-            Op::LayerNorm { .. } => rows::layer_norm(self, op),
+            Op::RmsNorm { .. } => norms::rms_norm(self, op),
+            Op::LayerNorm { .. } => norms::layer_norm(self, op),
             Op::Linear { .. } => linear::linear(self, op),
-            Op::Rope { .. } => rows::rope(self, op),
+            Op::Rope { .. } => ropes::ropes(self, op),
             Op::CacheAppend { .. } => rows::append(self, op),
             Op::IndexScore { .. } => attention::index_score(self, op),
             Op::IndexSelect { .. } => attention::index_select(self, op),
@@ -223,7 +231,9 @@ impl<'a> Builder<'a> {
             Op::TopKMerge { .. } => head::top_k_merge(self, op),
             Op::Shortlist { .. } => head::shortlist(self, op),
             Op::Sample { .. } => head::sample(self, op),
-            Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => rows::add_rms_norm(self, op),
+            Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => norms::add_rms_norm(self, op),
+            Op::Fused { name, .. } if *name == NORMS.name => norms::norms(self, op),
+            Op::Fused { name, .. } if *name == ROPES.name => ropes::ropes(self, op),
             Op::Fused { parts, .. } => parts.iter().try_for_each(|part| self.op(part)),
         }
     }
