@@ -3,11 +3,11 @@
 // One block chooses for one row: it finds the topk-th largest score (threshold.cuh), then each warp counts, in a stretch of its own,
 // the keys above the threshold and those on it, and after one prefix sum over the warps writes its positions in order.
 //
-// One block takes 25 us for 32k scores, and 130 for 128k. So in decode, rows of more than SIFT_FROM positions are sifted before, by
-// up to SIFTS blocks each: 2048 scores, spread over the row, give a bound that topk scores and a few more should reach, and all
-// that do so go to lists. If the lists have room and hold topk or more, the choice lies among them, whatever the bound was, and the block
-// that chooses looks at nothing else; it puts the chosen into a map of bits, which gives them back in order. If not (more ties than
-// the lists have room for, or an unlucky sample), it looks at the whole row.
+// One block takes 29 us (H200) for 32k scores, and 146 for 128k. So in decode, rows of more than SIFT_FROM positions are sifted
+// before, by up to SIFTS blocks each: 2048 scores, spread over the row, give a bound that topk scores and a few more should reach, and
+// all that do so go to lists. If the lists have room and hold topk or more, the choice lies among them, whatever the bound was, and
+// the block that chooses looks at nothing else; it puts the chosen into a map of bits, which gives them back in order. If not (more
+// ties than the lists have room for, or an unlucky sample), it looks at the whole row. Both together take 14 and 16 us.
 //
 // A row that sees no more than topk positions takes them all, and its scores are not read. A forced row is copied.
 //
