@@ -14,7 +14,7 @@
 
 typedef Unit<TYPE> U;
 
-constexpr int FLIGHT = U::FLIGHT < 2 ? U::FLIGHT : 2;
+constexpr int FLIGHT = U::SLOT > 0 ? U::FLIGHT : 2;
 
 __device__ __forceinline__ float silu(float z) { return z * (1.0f / (1.0f + expf(-z))); }
 
@@ -51,13 +51,14 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
                            int experts, int inputs, int inner, int k, int turns, int shares, Rows rows, Fault* fault, int op) {
     SHARED(float, room);
     const int warps = int(blockDim.x) / WARP, matrices = gate && up ? 2 : 1, ways = warps / matrices;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, p = lane % 4, way = warp % ways;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, way = warp % ways;
     const u8* const weight = warp < ways && gate ? gate : up;
     const int pair = blockIdx.x, pairs = gridDim.x;
     const int units = (inputs + U::SPAN - 1) / U::SPAN, items = (units + ways - 1) / ways;
     const u64 blocks = u64(inputs / TYPE::ELEMS), all = u64(experts) * u64(inner) * blocks;
     int* list = reinterpret_cast<int*>(room + 2 * warps * ROWS * TILE);
-    u8* staged = reinterpret_cast<u8*>(list + (shares ? (pairs + 3) / 4 * 4 : 0));
+    u8* const slots = reinterpret_cast<u8*>(list + (shares ? (pairs + 3) / 4 * 4 : 0));
+    u8* const staged = slots + warps * FLIGHT * U::SLOT;
 
     pdl_wait();
     pdl_go();
@@ -73,7 +74,7 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
     const int expert = ids[pair];
     if (!is_live(rows, pair / k)) return;
     if (u32(expert) >= u32(experts)) {
-        if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, expert, experts);
+        if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, u64(pair), expert, experts);
         return;
     }
     const int count = shares ? members_of(ids, expert, pairs, k, rows, list) : 1;
@@ -83,27 +84,22 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
 
     // What is loaded next: unit `ahead` of tile `next`.
     int next = begin, ahead = way;
-    typename U::Row from[2];
     auto enter = [&] {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const u64 row = u64(expert) * u64(inner) + u64(min(next * TILE + g + 8 * r, inner - 1));
-            from[r] = U::row({weight, all, row * blocks}, p);
-        }
+        const u64 row = u64(expert) * u64(inner) + u64(next * TILE);
+        return U::from({weight, all, row * blocks, blocks, max(min(TILE, inner - next * TILE), 1)}, lane);
     };
-    enter();
-    typename U::Raw raw[FLIGHT][2];
-    auto load = [&](typename U::Raw (&slot)[2]) {
-        if (ahead < units) U::load(slot[0], from[0], ahead, p, inputs), U::load(slot[1], from[1], ahead, p, inputs);
+    typename U::From from = enter();
+    Ring<TYPE, FLIGHT> ring;
+    ring.slots = slots + warp * FLIGHT * U::SLOT;
+    auto load = [&](int f, bool is_there) {
+        ring.load(f, from, is_there ? ahead : units, units, inputs);
         ahead += ways;
         if (ahead < items * ways) return;
         ahead = way, next++;
-        enter();
+        from = enter();
     };
 #pragma unroll
-    for (int f = 0; f < FLIGHT; f++) {
-        if (f < total) load(raw[f]);
-    }
+    for (int f = 0; f < FLIGHT; f++) load(f, f < total);
     for (int start = 0; start < count; start += ROWS) {
         const int n = min(count - start, ROWS);
         const Staged x(staged, units * U::SPAN, n);
@@ -113,11 +109,12 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
         const Columns<TYPE> columns(x);
         float acc[ROWS / 2][2] = {};
         int tile = begin, turn = 0;
-        auto use = [&](const typename U::Raw (&slot)[2], int i) {
+        auto use = [&](int f, int i) {
             const int unit = way + i * ways;
-            if (unit < units) multiply<TYPE>(acc, slot, unit, inputs, unit * U::SPAN, columns, n);
+            const auto& raw = ring.take(f);
+            if (unit < units) multiply<TYPE>(acc, raw, unit, inputs, unit * U::SPAN, columns, n);
         };
-        in_flight<FLIGHT>(raw, total, items, load, use, [&] {
+        in_flight<FLIGHT>(total, items, load, use, [&] {
             float* sums = room + turn * warps * ROWS * TILE;
             put_sums<ROWS>(acc, sums);
             for (u32 i = threadIdx.x; i < u32(n * TILE); i += blockDim.x) {
@@ -134,11 +131,9 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
         // The same weights once more, for other rows. All have read the activations and the sums.
         __syncthreads();
         next = begin, ahead = way;
-        enter();
+        from = enter();
 #pragma unroll
-        for (int f = 0; f < FLIGHT; f++) {
-            if (f < total) load(raw[f]);
-        }
+        for (int f = 0; f < FLIGHT; f++) load(f, f < total);
     }
 }
 
@@ -150,12 +145,13 @@ KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, co
                          int outputs, int k, int turns, Rows rows) {
     SHARED(float, room);
     const int ways = int(blockDim.x) / WARP;
-    const int way = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, p = lane % 4, t = blockIdx.x;
+    const int way = threadIdx.x / WARP, lane = threadIdx.x % WARP, t = blockIdx.x;
     const int each = (inner + U::SPAN - 1) / U::SPAN, units = k * each, items = (units + ways - 1) / ways;
     const u64 blocks = u64(inner / TYPE::ELEMS), all = u64(experts) * u64(outputs) * blocks;
     int* chosen = reinterpret_cast<int*>(room + 2 * ways * 2 * TILE);
     float* factors = reinterpret_cast<float*>(chosen + (k + 3) / 4 * 4);
-    u8* staged = reinterpret_cast<u8*>(factors + (k + 3) / 4 * 4);
+    u8* const slots = reinterpret_cast<u8*>(factors + (k + 3) / 4 * 4);
+    u8* const staged = slots + ways * FLIGHT * U::SLOT;
 
     const bool live = is_live(rows, t);
     if (live) {
@@ -171,23 +167,18 @@ KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, co
     const int total = live ? tiles * items : 0;
 
     int next = begin, ahead = way;
-    typename U::Raw raw[FLIGHT][2];
-    auto load = [&](typename U::Raw (&slot)[2]) {
-        if (ahead < units) {
-            const u64 first = u64(chosen[ahead / each]) * u64(outputs);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const u64 row = first + u64(min(next * TILE + g + 8 * r, outputs - 1));
-                U::load(slot[r], U::row({down, all, row * blocks}, p), ahead % each, p, inner);
-            }
-        }
+    Ring<TYPE, FLIGHT> ring;
+    ring.slots = slots + way * FLIGHT * U::SLOT;
+    auto load = [&](int f, bool is_there) {
+        is_there = is_there && ahead < units;
+        const u64 row = u64(chosen[is_there ? ahead / each : 0]) * u64(outputs) + u64(next * TILE);
+        const auto from = U::from({down, all, row * blocks, blocks, max(min(TILE, outputs - next * TILE), 1)}, lane);
+        ring.load(f, from, is_there ? ahead % each : each, each, inner);
         ahead += ways;
         if (ahead >= items * ways) ahead = way, next++;
     };
 #pragma unroll
-    for (int f = 0; f < FLIGHT; f++) {
-        if (f < total) load(raw[f]);
-    }
+    for (int f = 0; f < FLIGHT; f++) load(f, f < total);
     pdl_wait();
     pdl_go();
     if (!live) return;
@@ -206,11 +197,12 @@ KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, co
     const Columns<TYPE> columns(x);
     float acc[1][2] = {};
     int tile = begin, turn = 0;
-    auto use = [&](const typename U::Raw (&slot)[2], int i) {
+    auto use = [&](int f, int i) {
         const int unit = way + i * ways;
-        if (unit < units) multiply<TYPE>(acc, slot, unit % each, inner, unit * U::SPAN, columns, 1);
+        const auto& raw = ring.take(f);
+        if (unit < units) multiply<TYPE>(acc, raw, unit % each, inner, unit * U::SPAN, columns, 1);
     };
-    in_flight<FLIGHT>(raw, total, items, load, use, [&] {
+    in_flight<FLIGHT>(total, items, load, use, [&] {
         float* sums = room + turn * ways * 2 * TILE;
         put_sums<2>(acc, sums);
         const int row = tile * TILE + int(threadIdx.x);

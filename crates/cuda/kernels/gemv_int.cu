@@ -6,7 +6,7 @@
 // share out the units of a tile of 16 rows, unit by unit, and their sums are added in the order of the warps. A block of
 // blockDim.x / 32 / ways tiles takes every gridDim.x-th such group of tiles of up to four weights, one weight after the other;
 // blockIdx.y is a pass over ROWS rows of activations, blockIdx.z a head.
-// Shared memory: the warps' sums, twice; the activations (staged.cuh).
+// Shared memory: the warps' sums, twice; their units on the way, unless in registers; the activations (staged.cuh).
 //
 // Each warp requests the units that it begins with, and waits only then for the kernel before; from then on FLIGHT units are on
 // their way, across tiles. A row's bits do not depend on ROWS, grid or block; `ways` follows from the weights' shape and type.
@@ -20,7 +20,7 @@
 typedef Unit<TYPE> U;
 
 constexpr int PASSES = ROWS / 2;
-constexpr int FLIGHT = ROWS <= 4 ? U::FLIGHT : (U::FLIGHT < 2 ? U::FLIGHT : 2);
+constexpr int FLIGHT = ROWS <= 4 || U::SLOT > 0 ? U::FLIGHT : 2;
 
 KERNEL(512)
 gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways, const u8* w0,
@@ -28,42 +28,37 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     SHARED(float, room);
     const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
     const int warps = int(blockDim.x) / WARP, at_once = warps / ways;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, p = lane % 4;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int way = warp % ways, tile = warp / ways;
     const int first = int(blockIdx.y) * ROWS, count = min(ROWS, rows.capacity - first);
     const int units = (k + U::SPAN - 1) / U::SPAN, items = (units + ways - 1) / ways;
     const u64 blocks = u64(k / TYPE::ELEMS);
 
+    u8* const slots = reinterpret_cast<u8*>(room + 2 * warps * ROWS * TILE);
+    u8* const staged = slots + warps * FLIGHT * U::SLOT;
+
     // What is loaded next: unit `ahead` of tile `next`.
     int next = int(blockIdx.x) * at_once + tile, ahead = way;
-    typename U::Row from[2];
-    auto enter = [&] {
-        const GemvTile t = gemv_tile(targets, next);
-#pragma unroll
-        for (int r = 0; r < 2; r++) from[r] = U::row({t.w, t.rows * blocks, t.row(g + 8 * r) * blocks}, p);
-    };
-    enter();
-    typename U::Raw raw[FLIGHT][2];
-    auto load = [&](typename U::Raw (&slot)[2]) {
-        if (ahead < units) U::load(slot[0], from[0], ahead, p, k), U::load(slot[1], from[1], ahead, p, k);
+    typename U::From from = U::from(gemv_tile(targets, next).at(blocks), lane);
+    Ring<TYPE, FLIGHT> ring;
+    ring.slots = slots + warp * FLIGHT * U::SLOT;
+    auto load = [&](int f, bool is_there) {
+        ring.load(f, from, is_there ? ahead : units, units, k);
         ahead += ways;
         if (ahead < items * ways) return;
         ahead = way, next += int(gridDim.x) * at_once;
-        enter();
+        from = U::from(gemv_tile(targets, next).at(blocks), lane);
     };
     int v = int(blockIdx.x) * at_once;
     const int stride = int(gridDim.x) * at_once, all = gemv_tiles(targets);
     const int total = v < all ? (all - v + stride - 1) / stride * items : 0;
 #pragma unroll
-    for (int f = 0; f < FLIGHT; f++) {
-        if (f < total) load(raw[f]);
-    }
+    for (int f = 0; f < FLIGHT; f++) load(f, f < total);
     pdl_wait();
     pdl_go();
     // Row 0 is computed, live or not: see q8.cu.
     if (!is_computed(rows, first)) return;
 
-    u8* staged = reinterpret_cast<u8*>(room + 2 * warps * ROWS * TILE);
     const Staged activations(staged, units * U::SPAN, count);
     activations.clear();
     for (int r = 0; r < count; r++) {
@@ -76,11 +71,12 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     const Columns<TYPE> columns(activations);
     float acc[PASSES][2] = {};
     int turn = 0;
-    auto use = [&](const typename U::Raw (&slot)[2], int i) {
+    auto use = [&](int f, int i) {
         const int unit = way + i * ways;
-        if (unit < units) multiply<TYPE>(acc, slot, unit, k, unit * U::SPAN, columns, count);
+        const auto& raw = ring.take(f);
+        if (unit < units) multiply<TYPE>(acc, raw, unit, k, unit * U::SPAN, columns, count);
     };
-    in_flight<FLIGHT>(raw, total, items, load, use, [&] {
+    in_flight<FLIGHT>(total, items, load, use, [&] {
         gemv_tile_store<ROWS>(acc, targets, v, at_once, ways, first, count, room + turn * warps * ROWS * TILE);
         v += stride, turn ^= 1;
     });

@@ -21,7 +21,7 @@
 // Before the wait. Which chunk a block has follows from the step's inputs, which the step's first kernel had to wait for. Chosen
 // lists and cached rows were written in this step; if it was not the preceding kernel that did (`settled`, the host looks at the
 // plan), they are complete when this kernel starts, since each kernel lets its successor start only after its own wait. Then all
-// that is left after the wait are the queries.
+// that is left after the wait are the queries. None of it comes through L1, which only the wait makes sure of.
 //
 // A chunk of 32 positions x 8 heads is 280k multiply-adds on one SM, 1.1 us; 64 such chunks read 4.7 MB, 1 us of an H200's reads.
 //
@@ -117,7 +117,7 @@ __device__ __forceinline__ Round look(const Listed& listed, int at, int end) {
     const int lane = threadIdx.x % WARP;
     const bool there = lane < POSITIONS && at + lane < end;
     Round r;
-    r.position = !there ? -1 : listed.chosen ? listed.chosen[at + lane] : at + lane;
+    r.position = !there ? -1 : listed.chosen ? load_input(listed.chosen + at + lane) : at + lane;
     const u32 ended = ~__ballot_sync(FULL, r.position != -1);
     r.count = ended ? __ffs(ended) - 1 : WARP;
     r.outside = lane < r.count && u32(r.position) > u32(listed.position);
@@ -295,13 +295,13 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
     const int tile_heads = min(HEADS, heads - first_head);
 
     Listed listed;
-    listed.position = positions[row];
+    listed.position = load_input(positions + row);
     listed.table = block_tables + u64(sequence_of(cu_seqlens, sequences, row)) * max_blocks;
     listed.chosen = topk ? topk + u64(row) * topk_width : nullptr;
     listed.block_size = block_size;
     const int n = topk ? min(topk_width, listed.position + 1) : listed.position + 1;
     const int chunk = chunk_of(n, most_chunks), begin = int(blockIdx.z) * chunk, end = min(begin + chunk, n);
-    const bool idle = !is_live(rows, row) || begin >= n;
+    const bool idle = !is_live_token(rows, row) || begin >= n;
 
     // In brackets: not the wait that stamps are taken at (common.cuh).
     if (!settled) (pdl_wait)();
@@ -387,10 +387,10 @@ KERNEL(256) mla_merge(const float* partial, const float2* partial_sums, const in
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int row = blockIdx.x, head = blockIdx.y, column = (int(blockIdx.z) * WARP + lane) * 4;
     const int padded_rank = (rank + 3) / 4 * 4;
-    const int visible = positions[row] + 1;
+    const int visible = load_input(positions + row) + 1;
     const int n = topk_width ? min(topk_width, visible) : visible;
     const int chunk = chunk_of(n, most_chunks), used = (n + chunk - 1) / chunk;
-    const bool idle = !is_live(rows, row) || used <= 1;
+    const bool idle = !is_live_token(rows, row) || used <= 1;
     pdl_wait();
     pdl_go();
     if (idle) return;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use glim_plan::{
-    Allocated, Backend, BackendError, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget,
-    Resident, Rows, StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup,
-    WeightSource, arrange, bind, check, check_arrangement,
+    Allocated, Backend, BackendError, Caps, GgmlType, InputKind, Plan, Profile, RandomBlocks,
+    ReadTarget, Resident, Rows, StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket,
+    WeightGroup, WeightSource, arrange, bind, check, check_arrangement,
 };
 
 use crate::cache::Cache;
@@ -15,6 +15,7 @@ use crate::driver::{DeviceMemory, Gpu, Held, Stream};
 use crate::error::CudaError;
 use crate::faults::DeviceFault;
 use crate::program::{PATTERNS, Program, Target, Work, poison_check};
+use crate::random::Random;
 use crate::run::{Memory, Prepared, Runner};
 use crate::weights::Weights;
 
@@ -47,6 +48,8 @@ pub struct CudaOptions {
     pub ranks: Place,
     /// Where compiled kernels are kept.
     pub cache: Cache,
+    /// Caches begin as random numbers and not as zeros: for measuring steps on a context that nobody has computed.
+    pub random_caches: bool,
 }
 
 impl Default for CudaOptions {
@@ -60,6 +63,7 @@ impl Default for CudaOptions {
             apart: std::env::var_os("GLIM_CUDA_APART").is_some(),
             ranks: Place::alone(),
             cache: Cache::default(),
+            random_caches: false,
         }
     }
 }
@@ -229,7 +233,8 @@ impl Backend for CudaBackend {
     ) -> Result<(), BackendError> {
         // Steps that were prepared before hold addresses of weights.
         self.forget_steps()?;
-        self.weights.load(&self.gpu, groups, source)?;
+        let cache = &self.options.cache;
+        self.weights.load(&self.gpu, cache, groups, source)?;
         self.spoil_weights().map_err(|e| self.failed(e))
     }
 
@@ -260,6 +265,9 @@ impl Backend for CudaBackend {
             .and_then(|memory| {
                 memory.fill(fill.to_bits(), self.runner.stream())?;
                 self.runner.stream().synchronise()?;
+                if self.options.random_caches && !self.options.poison {
+                    random_numbers(&self.gpu, &self.options.cache, &memory)?;
+                }
                 Ok(memory)
             })
             .map_err(|e| self.failed(e))?;
@@ -350,6 +358,17 @@ impl Backend for CudaBackend {
         self.steps.get(step.0 as usize)?.nodes()
     }
 
+    fn hash(&self, weight: &str) -> Result<Option<u64>, BackendError> {
+        let hash = self.weights.hash(&self.gpu, &self.options.cache, weight);
+        let hash = hash.ok_or_else(|| BackendError::Missing {
+            plan: "of this call".into(),
+            what: "weight",
+            name: weight.into(),
+            action: "loaded",
+        })?;
+        hash.map(Some).map_err(|e| self.failed(e))
+    }
+
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
         let missing = |what, name: &str| BackendError::Missing {
             plan: "of this call".into(),
@@ -415,6 +434,20 @@ impl CudaBackend {
     pub(crate) fn code(&self) -> &Code {
         &self.code
     }
+}
+
+/// Fills memory with numbers of mean 0 and deviation 1.
+fn random_numbers(gpu: &Gpu, cache: &Cache, memory: &DeviceMemory) -> Result<(), CudaError> {
+    let count = memory.bytes() / size_of::<f32>();
+    let numbers = RandomBlocks {
+        ty: GgmlType::F32,
+        shape: vec![count],
+        key: 0,
+        scale: 1.0,
+    };
+    let mut random = Random::new(gpu, cache)?;
+    random.fill(memory.address(), count, &numbers)?;
+    random.finish()
 }
 
 /// States begin at multiples of this, so that their rows can be read 16 bytes at a time.

@@ -5,8 +5,8 @@
 //! model that does not fit is refused at once. [`CudaOptions::apart`](crate::CudaOptions::apart) gives each an
 //! allocation of its own, so that a kernel which reads beyond a weight is found.
 //!
-//! [`Weights::read`] gives the file's bytes again. What lies on the GPU is proven by comparing these, or their BLAKE3 hash
-//! ([`Weights::hash`]), with the file's: every byte crosses the bus back.
+//! What lies on the GPU is proven by its hash there ([`Weights::hash`]), which is compared with that of the file's bytes. [`Weights::read`]
+//! gives these again, on a way on which nothing else goes, and tells where they differ.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,9 +14,12 @@ use std::time::{Duration, Instant};
 
 use glim_plan::{BackendError, GgmlType, WeightGroup, WeightSource};
 
+use crate::cache::Cache;
 use crate::driver::{DeviceMemory, Event, Gpu, Pinned, Stream};
 use crate::error::CudaError;
+use crate::hash;
 use crate::layout::{Piece, pieces, rearrange, restore};
+use crate::random::Random;
 
 /// Bytes of a pinned buffer, about: long enough that the bus is never idle between copies.
 const CHUNK: usize = 32 << 20;
@@ -69,6 +72,10 @@ impl Place {
             bytes,
         })
     }
+
+    fn address(&self) -> u64 {
+        self.memory.address() + self.at as u64
+    }
 }
 
 /// All weights of a rank.
@@ -79,10 +86,11 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Uploads the weights of all groups.
+    /// Uploads the weights of all groups, or makes them on the GPU if they are random.
     pub(crate) fn load(
         &mut self,
         gpu: &Gpu,
+        cache: &Cache,
         groups: &[WeightGroup],
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
@@ -101,26 +109,38 @@ impl Weights {
         let mut places = places(gpu, &names).map_err(failed)?;
         let mut upload = Upload::new(gpu).map_err(failed)?;
         let mut progress = Progress::new(gpu.ordinal(), &names);
+        let mut random = Random::new(gpu, cache).map_err(failed)?;
         for (name, _) in &names {
-            let data = source.weight(name)?;
-            check_length(name, data.ty, &data.shape, data.bytes.len())?;
-            let place = match places.remove(*name) {
-                Some(place) if place.bytes == data.bytes.len() => place,
+            let mut place_of = |bytes: usize| match places.remove(*name) {
+                Some(place) if place.bytes == bytes => Ok(place),
                 // Not as planned: the plan that reads it will say so.
-                _ => Place::alone(gpu, name, data.bytes.len()).map_err(failed)?,
+                _ => Place::alone(gpu, name, bytes).map_err(failed),
             };
-            upload
-                .weight(&place, data.ty, &data.bytes)
-                .map_err(failed)?;
-            let info = WeightInfo {
-                ty: data.ty,
-                shape: data.shape,
-                address: place.memory.address() + place.at as u64,
+            let (ty, shape, place) = match source.random(name)? {
+                Some(blocks) => {
+                    let bytes = expected_bytes(blocks.ty, &blocks.shape).unwrap_or(0);
+                    check_length(name, blocks.ty, &blocks.shape, bytes)?;
+                    let place = place_of(bytes)?;
+                    let (address, count) = (place.address(), bytes / blocks.ty.block_bytes());
+                    random.fill(address, count, &blocks).map_err(failed)?;
+                    (blocks.ty, blocks.shape, place)
+                }
+                None => {
+                    let data = source.weight(name)?;
+                    check_length(name, data.ty, &data.shape, data.bytes.len())?;
+                    let place = place_of(data.bytes.len())?;
+                    let sent = upload.weight(&place, data.ty, &data.bytes);
+                    sent.map_err(failed)?;
+                    (data.ty, data.shape, place)
+                }
             };
+            progress.add(place.bytes);
+            let address = place.address();
+            let info = WeightInfo { ty, shape, address };
             self.resident.insert((*name).clone(), (info, place));
-            progress.add(data.bytes.len());
         }
         upload.finish().map_err(failed)?;
+        random.finish().map_err(failed)?;
         self.loaded = progress.finish();
         Ok(())
     }
@@ -137,6 +157,17 @@ impl Weights {
 
     pub(crate) fn get(&self, name: &str) -> Option<&WeightInfo> {
         self.resident.get(name).map(|(info, _)| info)
+    }
+
+    /// The hash of a weight where it lies.
+    pub(crate) fn hash(
+        &self,
+        gpu: &Gpu,
+        cache: &Cache,
+        name: &str,
+    ) -> Option<Result<u64, CudaError>> {
+        let (info, place) = self.resident.get(name)?;
+        Some(hash::hash(gpu, cache, info.ty, info.address, place.bytes))
     }
 
     /// Where a weight lies: its memory, its place there, its bytes.

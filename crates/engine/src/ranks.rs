@@ -116,6 +116,22 @@ impl Ranks {
         }
     }
 
+    /// The hash of a rank's weight where it lies, if its backend has a way to that.
+    pub(crate) fn hash(&self, rank: usize, weight: &str) -> Result<Option<u64>, BackendError> {
+        match self {
+            Self::One(backend) => backend.hash(weight),
+            Self::Many(many) => many.hash(rank, weight),
+        }
+    }
+
+    /// Nodes of the graph that rank 0 runs a step as, if it is one.
+    pub(crate) fn nodes(&self, step: StepId) -> Option<usize> {
+        match self {
+            Self::One(backend) => backend.nodes(step),
+            Self::Many(many) => many.nodes(step),
+        }
+    }
+
     /// Runs a step on every rank; the results of each. `plan` is rank 0's.
     pub(crate) fn run(
         &mut self,
@@ -217,6 +233,8 @@ enum Job {
     /// For the first of those that were submitted and not waited for.
     Wait,
     Read(Target),
+    Hash(String),
+    Nodes(StepId),
 }
 
 /// [`ReadTarget`], owned.
@@ -255,6 +273,8 @@ enum Reply {
     /// Kept by the rank's thread.
     Submitted(Ticket),
     Bytes(Vec<u8>),
+    Hashed(Option<u64>),
+    Counted(Option<usize>),
     /// With the rank's own error, if it has one.
     Failed(Option<BackendError>),
 }
@@ -385,6 +405,37 @@ impl Many {
     }
 
     fn read(&self, rank: usize, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
+        let job = Job::Read(Target::new(target));
+        self.ask_one(rank, job, |reply| match reply {
+            Reply::Bytes(bytes) => Some(bytes),
+            _ => None,
+        })
+    }
+
+    fn hash(&self, rank: usize, weight: &str) -> Result<Option<u64>, BackendError> {
+        let job = Job::Hash(weight.to_owned());
+        self.ask_one(rank, job, |reply| match reply {
+            Reply::Hashed(hash) => Some(hash),
+            _ => None,
+        })
+    }
+
+    fn nodes(&self, step: StepId) -> Option<usize> {
+        let counted = self.ask_one(0, Job::Nodes(step), |reply| match reply {
+            Reply::Counted(nodes) => Some(nodes),
+            _ => None,
+        });
+        // Only shown: who does not answer is found when it is to run.
+        counted.ok().flatten()
+    }
+
+    /// Asks one rank what needs no other.
+    fn ask_one<T>(
+        &self,
+        rank: usize,
+        job: Job,
+        of_reply: impl Fn(Reply) -> Option<T>,
+    ) -> Result<T, BackendError> {
         let gone = |reason: &str| BackendError::Unsupported {
             backend: self.caps.name.clone(),
             plan: "of this call".into(),
@@ -394,12 +445,11 @@ impl Many {
             return Err(gone("is of no more use, since a step failed"));
         }
         let jobs = self.jobs.get(rank).ok_or_else(|| gone("does not exist"))?;
-        jobs.send(Job::Read(Target::new(target)))
-            .map_err(|_| gone("has ended"))?;
+        jobs.send(job).map_err(|_| gone("has ended"))?;
         match self.replies.recv_timeout(self.group.deadline()) {
-            Ok((_, Reply::Bytes(bytes))) => Ok(bytes),
             Ok((_, Reply::Failed(Some(error)))) => Err(error),
-            _ => Err(gone("does not answer")),
+            Ok((_, reply)) => of_reply(reply).ok_or_else(|| gone("answers something else")),
+            Err(_) => Err(gone("does not answer")),
         }
     }
 
@@ -534,6 +584,11 @@ fn serve(
                 Ok(bytes) => Reply::Bytes(bytes),
                 Err(error) => Reply::Failed(Some(error)),
             }),
+            Job::Hash(weight) => Ok(match backend.hash(&weight) {
+                Ok(hash) => Reply::Hashed(hash),
+                Err(error) => Reply::Failed(Some(error)),
+            }),
+            Job::Nodes(step) => Ok(Reply::Counted(backend.nodes(step))),
         }));
         let reply = match done {
             Ok(Ok(reply)) => reply,

@@ -119,6 +119,11 @@ impl Prepared {
         Ok(ranks.profile(self.id, &self.plan, &self.inputs, repeats)?)
     }
 
+    /// Nodes of the graph that rank 0 runs it as, if it is one.
+    pub(crate) fn nodes(&self, ranks: &Ranks) -> Option<usize> {
+        ranks.nodes(self.id)
+    }
+
     /// Writes a batch into the inputs and hands the step over.
     pub(crate) fn submit(
         &mut self,

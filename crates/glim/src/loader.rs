@@ -16,7 +16,7 @@ use glim_model::shard::{Latents, Options};
 use glim_model::synth::RandomWeights;
 use glim_model::{Checkpoint, Inventory};
 use glim_plan::collective::StandIn;
-use glim_plan::{Backend, BackendError, WeightData, WeightSource};
+use glim_plan::{Backend, BackendError, RandomBlocks, WeightData, WeightSource};
 use glim_text::{TextModel, TextOptions, from_gguf, from_hf};
 
 use crate::builtin;
@@ -517,14 +517,27 @@ impl<'a, 'ui, S> Watched<'a, 'ui, S> {
             told,
         }
     }
+
+    fn add(&self, bytes: usize) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.add(bytes as u64);
+        (self.told)(Loading::Loaded(bytes as u64));
+    }
 }
 
 impl<S: WeightSource> WeightSource for Watched<'_, '_, S> {
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
         let weight = self.source.weight(name)?;
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.add(weight.bytes.len() as u64);
-        (self.told)(Loading::Loaded(weight.bytes.len() as u64));
+        self.add(weight.bytes.len());
         Ok(weight)
+    }
+
+    fn random(&self, name: &str) -> Result<Option<RandomBlocks>, BackendError> {
+        let random = self.source.random(name)?;
+        if let Some(blocks) = &random {
+            let elements: usize = blocks.shape.iter().product();
+            self.add(elements / blocks.ty.block_elems() * blocks.ty.block_bytes());
+        }
+        Ok(random)
     }
 }

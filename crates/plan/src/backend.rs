@@ -26,6 +26,21 @@ pub struct WeightData<'a> {
     pub bytes: Cow<'a, [u8]>,
 }
 
+/// A weight of random blocks that a backend can make where it wants them, in place of their bytes: for measuring models of which there is
+/// no file. Block `n` is made of the words of SplitMix64 from number `64 n` on (an element of a float type of word `n`), whose counter starts
+/// at `key`, as the source that offers it does on the host (`glim_model::synth`): both give the same bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RandomBlocks {
+    /// Block type.
+    pub ty: GgmlType,
+    /// Row-major shape, slowest first.
+    pub shape: Vec<usize>,
+    /// Where the counter starts.
+    pub key: u64,
+    /// Scale of blocks; the standard deviation of floats.
+    pub scale: f32,
+}
+
 /// Where a backend gets weights from.
 pub trait WeightSource: Sync {
     /// The weight of that name, as this rank holds it.
@@ -33,11 +48,23 @@ pub trait WeightSource: Sync {
     /// # Errors
     /// [`BackendError::Source`] with the reason.
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError>;
+
+    /// How the same bytes can be made without them, if they are random.
+    ///
+    /// # Errors
+    /// As [`Self::weight`].
+    fn random(&self, _name: &str) -> Result<Option<RandomBlocks>, BackendError> {
+        Ok(None)
+    }
 }
 
 impl<S: WeightSource + ?Sized> WeightSource for &S {
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
         (**self).weight(name)
+    }
+
+    fn random(&self, name: &str) -> Result<Option<RandomBlocks>, BackendError> {
+        (**self).random(name)
     }
 }
 
@@ -325,6 +352,15 @@ pub trait Backend: Send {
                 reason: format!("it has handed out no ticket {number}"),
             }),
         }
+    }
+
+    /// The hash of a weight where it lies ([`crate::fingerprint`]), so that its bytes need not come back to be compared; `None` from a backend
+    /// that has no better way than [`Self::read`].
+    ///
+    /// # Errors
+    /// If there is no such weight, or the device fails.
+    fn hash(&self, _weight: &str) -> Result<Option<u64>, BackendError> {
+        Ok(None)
     }
 
     /// Reads memory back, as bytes.

@@ -30,6 +30,7 @@ pub mod buffer;
 pub mod check;
 pub mod collective;
 pub mod cost;
+pub mod fingerprint;
 pub mod fuse;
 pub mod groups;
 pub mod inputs;
@@ -45,8 +46,8 @@ mod shape;
 
 pub use arrange::{Arrangement, arrange, check_arrangement};
 pub use backend::{
-    Allocated, Backend, BackendError, Caps, MAX_IN_FLIGHT, ReadTarget, StepId, Ticket, WeightData,
-    WeightSource,
+    Allocated, Backend, BackendError, Caps, MAX_IN_FLIGHT, RandomBlocks, ReadTarget, StepId,
+    Ticket, WeightData, WeightSource,
 };
 pub use bind::{Resident, bind};
 pub use buffer::{

@@ -76,6 +76,8 @@ pub(super) const STAGES: &[Stage] = &[
             step("attention", "test-glim-cuda-attention", &["--ignored"], 90),
             step("experts", "test-glim-cuda-experts", &["--ignored"], 90),
             step("prefill", "test-glim-cuda-prefill", &["--ignored"], 120),
+            step("random", "test-glim-cuda-random", &["--ignored"], 60),
+            step("residence", "test-glim-cuda-residence", &["--ignored"], 60),
             step("stamps", "test-glim-cuda-stamps", &["--ignored"], 60),
             step("nccl", "test-glim-cuda-nccl", &["--ignored"], 60),
             // Ranks share the GPU and wait for each other: one test at a time.

@@ -66,21 +66,28 @@ __device__ __forceinline__ void pdl_wait() {
 //
 // Word 0 counts blocks; then come two words for each: when its wait was over, and when its first thread left. Every kernel waits
 // for all of its predecessor, so blocks are counted kernel by kernel, in the order of launches: the host, which knows the grids,
-// tells from a block's number whose it was.
+// tells from a block's number whose it was. Whatever takes long is not waited for where work could be done: the variable is read before
+// the wait, and the number, on its way from the counter, is looked at only when the block leaves.
 __device__ u64* glim_stamps;
 
 struct StampGuard {
-    u64* place;
+    u64* stamps;
+    u64 begin;
+    u32 number;
 
-    __device__ __forceinline__ StampGuard() : place(nullptr) {
+    __device__ __forceinline__ StampGuard() : stamps(glim_stamps), begin(0), number(0) {
         pdl_wait();
-        if (threadIdx.x == 0 && glim_stamps) {
-            place = glim_stamps + 1 + 2 * u64(atomicAdd(reinterpret_cast<u32*>(glim_stamps), 1u));
-            place[0] = nanoseconds();
+        if (threadIdx.x == 0) {
+            begin = nanoseconds();
+            number = atomicAdd(reinterpret_cast<u32*>(stamps), 1u);
         }
     }
     __device__ __forceinline__ ~StampGuard() {
-        if (place) place[1] = nanoseconds();
+        if (threadIdx.x == 0) {
+            u64* place = stamps + 1 + 2 * u64(number);
+            place[0] = begin;
+            place[1] = nanoseconds();
+        }
     }
 };
 

@@ -1,6 +1,7 @@
 // Tiles of 16 weight rows: which tile is whose, and how the sums of the warps that share one are added up.
 #pragma once
 #include "gemv.cuh"
+#include "units.cuh"
 
 // Weight rows that a warp multiplies at a time.
 constexpr int TILE = 16;
@@ -17,8 +18,10 @@ struct GemvTile {
     // A tile that is not there is the first one, for nobody to use.
     bool is_there;
 
-    // A row's number in the whole weight; rows beyond the last repeat it.
-    __device__ __forceinline__ u64 row(int i) const { return head + u64(min(first + i, m - 1)); }
+    // `per_row` blocks a row.
+    __device__ __forceinline__ TileAt at(u64 per_row) const {
+        return {w, rows * per_row, (head + u64(first)) * per_row, per_row, min(TILE, m - first)};
+    }
 };
 
 __device__ __forceinline__ int gemv_tiles(const GemvTargets& t) {
@@ -51,7 +54,7 @@ template <int R> __device__ __forceinline__ void put_sums(float (&acc)[R / 2][2]
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float sum = acc[pass][r] + __shfl_xor_sync(FULL, acc[pass][r], 1);
-            if (p % 2 == 0) sums[(warp * R + 2 * pass + p / 2) * TILE + g + 8 * r] = sum;
+            if (p % 2 == 0) sums[(warp * R + 2 * pass + p / 2) * TILE + tile_row(g) + 8 * r] = sum;
             acc[pass][r] = 0.0f;
         }
     }

@@ -23,6 +23,8 @@ __device__ __forceinline__ void copy4(void* shared, const void* global) {
     *static_cast<u32*>(shared) = *static_cast<const u32*>(global);
 }
 __device__ __forceinline__ void copies_wait() {}
+__device__ __forceinline__ void copies_end() {}
+template <int PENDING> __device__ __forceinline__ void copies_wait_but() {}
 #else
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
@@ -36,6 +38,12 @@ __device__ __forceinline__ void copy4(void* shared, const void* global) {
 }
 // Waits for all copies that this thread has started.
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Copies since the last call are a group, of which there may be none.
+__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all groups of this thread but the last PENDING.
+template <int PENDING> __device__ __forceinline__ void copies_wait_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 #endif
 
 // ---- fragments out of shared memory -----------------------------------------------------------------------------------------------

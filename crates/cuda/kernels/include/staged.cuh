@@ -8,11 +8,14 @@
 
 struct Staged {
     const u8* zero;
-    // Elements of a row in shared memory; rows, and how many there is room for: an even number, since a pass takes two.
+    // Elements of a row in shared memory; rows, and how many there is room for: one, or an even number, since a pass takes two.
     int span, count, room;
 
     // Host: `staged_bytes` in program/linear.rs.
-    __device__ __forceinline__ Staged(u8* at, int span, int count) : zero(at), span(span), count(count), room((count + 1) / 2 * 2) {}
+    __device__ __forceinline__ Staged(u8* at, int span, int count) : zero(at), span(span), count(count), room(count == 1 ? 1 : (count + 1) / 2 * 2) {}
+
+    // The row that stands for row `r` of a pass, 0 or 1.
+    __device__ __forceinline__ int row(int r) const { return count == 1 ? 0 : r; }
 
     __device__ __forceinline__ int row_of_d() const { return span / 32 + 4; }
     __device__ __forceinline__ int row_of_s() const { return span / 16 + 8; }

@@ -53,6 +53,14 @@ impl Graph {
         Ok(captured)
     }
 
+    /// Moves what its launches need to the GPU, which otherwise the first launch does.
+    pub(crate) fn upload(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.gpu.bind()?;
+        // SAFETY: both are alive.
+        let code = unsafe { sys::cuGraphUpload(self.exec, stream.handle()) };
+        self.gpu.check("cuGraphUpload", code)
+    }
+
     /// Nodes that were captured.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes

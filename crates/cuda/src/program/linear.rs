@@ -298,9 +298,24 @@ const RESIDENT_OF_TILES: usize = 512;
 /// Elements of a unit of `gemv_int`: `SPAN` in `units.cuh`.
 pub(super) fn span(ty: GgmlType) -> usize {
     match ty {
-        GgmlType::Q4_K | GgmlType::Q5_K => 256,
+        GgmlType::Q4_K | GgmlType::Q5_K | GgmlType::Q8_0 => 256,
         _ => 128,
     }
+}
+
+/// Bytes of shared memory for the units of a warp that are on their way: `SLOT` and `FLIGHT` in `units.cuh`.
+pub(super) fn flight(b: &Builder<'_>, ty: GgmlType) -> usize {
+    /// `ROOMY` there.
+    const ROOMY: u32 = 200 * 1024;
+    let is_roomy = b.gpu().shared_memory >= ROOMY;
+    let (slot, [few, many]) = match ty {
+        GgmlType::Q4_K => (16 * 144, [2, 3]),
+        GgmlType::Q5_K => (16 * 176, [2, 3]),
+        GgmlType::Q8_0 => (16 * 272, [1, 2]),
+        // In registers.
+        _ => return 0,
+    };
+    slot * if is_roomy { many } else { few }
 }
 
 /// Warps that share a tile of weight rows of `units` units. The order of summation follows from it, so it depends on nothing else.
@@ -335,8 +350,11 @@ impl Tiles {
         let at_once = (if is_many { 8 } else { 4 } / ways).max(1);
         let threads = 32 * ways * at_once;
 
+        let flight = flight(b, products[0].ty);
         let shared = |rows: usize| {
-            sums_bytes(ways * at_once, rows) + staged_bytes(units * span, rows.min(input.rows))
+            let warps = ways * at_once;
+            let activations = staged_bytes(units * span, rows.min(input.rows));
+            sums_bytes(warps, rows) + warps * flight + activations
         };
         let passes = [2, 4, 8, 16];
         let wanted = passes.into_iter().find(|n| *n >= input.rows);
@@ -370,7 +388,12 @@ impl Tiles {
 
 /// Bytes of `rows` rows of `span` activations in shared memory (`staged.cuh`).
 pub(super) fn staged_bytes(span: usize, rows: usize) -> usize {
-    16 + rows.next_multiple_of(2) * (span + 4 * (span / 32 + 4) + 4 * (span / 16 + 8))
+    let room = if rows == 1 {
+        1
+    } else {
+        rows.next_multiple_of(2)
+    };
+    16 + room * (span + 4 * (span / 32 + 4) + 4 * (span / 16 + 8))
 }
 
 /// Threads and blocks of `gemv_float`.

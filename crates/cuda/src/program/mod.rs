@@ -149,6 +149,8 @@ pub(crate) struct Builder<'a> {
     most_scratch: usize,
     /// Index of the operation.
     now: usize,
+    /// How much work the one before it is.
+    work_before: usize,
     kept: Kept,
     roundings: Roundings,
     angles: Vec<Angles>,
@@ -169,6 +171,7 @@ impl Program {
             scratch: 0,
             most_scratch: 0,
             now: 0,
+            work_before: 0,
             kept: Kept::default(),
             roundings: Roundings::default(),
             angles: Vec::new(),
@@ -179,6 +182,7 @@ impl Program {
             builder.now = i;
             let built = builder.op(&node.op);
             built.map_err(|reason| format!("{} ({}): {reason}", node.label, node.op.kind()))?;
+            builder.work_before = builder.work.len();
             ops.push(ProgramOp {
                 work: std::mem::take(&mut builder.work),
             });
@@ -279,6 +283,15 @@ impl<'a> Builder<'a> {
     /// Room for what this operation leaves for later ones, up to operation `until`: its offset behind the scratch region.
     pub(crate) fn keep(&mut self, bytes: usize, until: usize) -> usize {
         self.kept.take(bytes, self.now, until)
+    }
+
+    /// The operation before `op`, if it is certain that a kernel of it runs between those before it and the first of `op`: then
+    /// what it does not write is complete when that one starts, even before its wait. (A kernel lets its successor start only
+    /// after its own wait, at which all before it had ended. Kernels that wait for other ranks are launched otherwise.)
+    pub(crate) fn before(&self, op: &Op) -> Option<&'a Op> {
+        let is_first = std::ptr::eq(self.plan.ops.get(self.now).map(|node| &node.op)?, op);
+        let before = &self.plan.ops.get(self.now.checked_sub(1)?)?.op;
+        (is_first && self.work_before > 0 && before.collective().is_none()).then_some(before)
     }
 
     pub(crate) fn plan(&self) -> &'a Plan {

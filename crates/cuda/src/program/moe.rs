@@ -168,7 +168,7 @@ fn kernel(entry: &'static str, ty: GgmlType) -> Kernel {
 
 /// A kernel of `experts_int.cu`, for so many rows of activations at a time.
 fn kernel_rounded(entry: &'static str, ty: GgmlType, rows: usize) -> Kernel {
-    let rows = if rows > 2 { "8" } else { "2" };
+    let rows = if rows == 2 { "2" } else { "8" };
     Kernel::new("experts_int", entry, &[("TYPE", ty.name()), ("ROWS", rows)])
 }
 
@@ -231,7 +231,6 @@ fn hidden_rounded(
     let units = d.div_ceil(span);
     let ways = linear::ways(units);
     let warps = ways * weights.len();
-    let kernel = kernel_rounded("experts_hidden", ty, rows);
     let (at_once, shares) = match (rows, b.is_decode()) {
         (1, _) => (2, false),
         // Prefill has too many pairs to look through for those of an expert.
@@ -239,13 +238,15 @@ fn hidden_rounded(
         (2, true) => (2, true),
         (_, true) => (8, true),
     };
+    let kernel = kernel_rounded("experts_hidden", ty, at_once);
     let list = if shares {
         pairs.next_multiple_of(4) * 4
     } else {
         0
     };
     let staged = linear::staged_bytes(units * span, rows.min(at_once));
-    let shared = linear::sums_bytes(warps, at_once) + list + staged;
+    let flight = warps * linear::flight(b, ty);
+    let shared = linear::sums_bytes(warps, at_once) + list + flight + staged;
     let shared = shared_memory(b, shared)?;
     let tiles = inner.div_ceil(linear::TILE);
     // A few waves of blocks: weights of the next tile are on their way while one is summed up.
@@ -318,7 +319,9 @@ fn down_rounded(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), S
     let units = k * inner.div_ceil(span);
     let ways = linear::ways(units);
     let chosen = 2 * k.next_multiple_of(4) * 4;
-    let shared = linear::sums_bytes(ways, 2) + chosen + linear::staged_bytes(units * span, 1);
+    let flight = ways * linear::flight(b, ty);
+    let staged = linear::staged_bytes(units * span, 1);
+    let shared = linear::sums_bytes(ways, 2) + chosen + flight + staged;
     let shared = shared_memory(b, shared)?;
     let tiles = d.div_ceil(linear::TILE);
     // As above; all blocks of a GPU's worth at once, which takes two on each multiprocessor.
@@ -331,7 +334,7 @@ fn down_rounded(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), S
     }
     args.push(Arg::Rows(e.ids));
     let size = [grid(rows)?, grid(tiles.div_ceil(turns))?, 1];
-    let kernel = kernel_rounded("experts_down", ty, 1);
+    let kernel = kernel_rounded("experts_down", ty, 2);
     b.launch(kernel, size, grid(32 * ways)?, shared, args);
     Ok(())
 }

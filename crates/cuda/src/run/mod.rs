@@ -25,7 +25,7 @@ use self::memory::Needs;
 use self::places::{Places, Ready};
 use crate::backend::CudaBackend;
 use crate::code::Code;
-use crate::driver::{Event, Gpu, Graph, Stream};
+use crate::driver::{Gpu, Graph, Stream};
 use crate::error::CudaError;
 use crate::kernels::Kernel;
 use crate::program::{Program, Work};
@@ -90,17 +90,11 @@ impl Prepared {
         }
     }
 
-    /// The grid of each launch, by operation.
-    pub(crate) fn grids(&self) -> Vec<Vec<[u32; 3]>> {
+    /// The grid of each launch, by operation; `None` for what a library launches.
+    pub(crate) fn grids(&self) -> Vec<Vec<Option<[u32; 3]>>> {
+        let grid = |work: &Work| work.kernel().map(|launch| launch.grid);
         let ops = self.program.ops.iter();
-        ops.map(|op| {
-            op.work
-                .iter()
-                .filter_map(Work::kernel)
-                .map(|l| l.grid)
-                .collect()
-        })
-        .collect()
+        ops.map(|op| op.work.iter().map(grid).collect()).collect()
     }
 
     /// Nodes of its graph, once there is one.
@@ -173,7 +167,12 @@ impl Runner {
     }
 
     /// Copies fault and results to the slot of a ticket.
-    fn fetch(&mut self, prepared: &Prepared, ticket: u64, step: StepId) -> Result<(), CudaError> {
+    pub(crate) fn fetch(
+        &mut self,
+        prepared: &Prepared,
+        ticket: u64,
+        step: StepId,
+    ) -> Result<(), CudaError> {
         let (memory, stream) = self.memory_mut()?;
         memory.fetch(ticket, step, &prepared.copies, stream)
     }
@@ -191,31 +190,43 @@ fn capture(ready: &[Vec<Ready>], stream: &Stream) -> Result<Graph, CudaError> {
     })
 }
 
-/// Runs a step with another form of its kernels, between two events; its inputs are in the stream already.
-pub(crate) fn launch_step(
-    prepared: &Prepared,
-    runner: &Runner,
-    code: &Code,
-    form: impl Fn(&Kernel) -> Kernel,
-    graph: bool,
-    [begin, end]: [&Event; 2],
-) -> Result<(), CudaError> {
-    let memory = runner.memory()?;
-    let ready = Places { prepared, memory }.program(code, form)?;
-    let stream = &runner.stream;
-    if graph {
-        let graph = capture(&ready, stream)?;
-        begin.record(stream)?;
-        graph.launch(stream)?;
-        end.record(stream)?;
-        // It must not go before it has run.
-        return stream.synchronise();
+/// A step with another form of its kernels, beside the one that generation runs.
+#[derive(Debug)]
+pub(crate) struct Variant {
+    launches: Vec<Vec<Ready>>,
+    /// If steps run as graphs.
+    graph: Option<Graph>,
+}
+
+impl Variant {
+    /// Makes it of a step that is ready. The kernels are loaded in `code`.
+    pub(crate) fn new(
+        prepared: &Prepared,
+        runner: &Runner,
+        code: &Code,
+        form: impl Fn(&Kernel) -> Kernel,
+        graph: bool,
+    ) -> Result<Self, CudaError> {
+        let memory = runner.memory()?;
+        let launches = Places { prepared, memory }.program(code, form)?;
+        let graph = graph.then(|| capture(&launches, &runner.stream));
+        let graph = graph.transpose()?;
+        if let Some(graph) = &graph {
+            graph.upload(&runner.stream)?;
+        }
+        Ok(Self { launches, graph })
     }
-    begin.record(stream)?;
-    for r in ready.iter().flatten() {
-        r.put(false, stream)?;
+
+    /// Puts it into the stream. The step's inputs are there already.
+    pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+        match &self.graph {
+            Some(graph) => graph.launch(stream),
+            None => {
+                let mut launches = self.launches.iter().flatten();
+                launches.try_for_each(|r| r.put(false, stream))
+            }
+        }
     }
-    end.record(stream)
 }
 
 /// A step with all that it runs with.
@@ -243,7 +254,8 @@ impl CudaBackend {
         self.assemble()
     }
 
-    fn assemble(&self) -> Result<(), BackendError> {
+    /// Waits until the hosts of all ranks are here.
+    pub(crate) fn assemble(&self) -> Result<(), BackendError> {
         let met = self.options.ranks.0.assemble();
         // In the plan that was prepared last.
         met.map_err(|failure| match self.steps.last() {
@@ -277,7 +289,7 @@ impl CudaBackend {
     }
 
     /// Whether steps run as captured graphs.
-    fn captures(&self) -> bool {
+    pub(crate) fn captures(&self) -> bool {
         self.options.graphs && !self.options.poison && !self.options.sync_launches
     }
 
