@@ -2,7 +2,7 @@
 //!
 //! Where compiled kernels are kept: `GLIM_CUDA_CACHE`, or `glim/kernels` in the user's cache folder; kernels that come with the
 //! program lie in the folder `kernels` beside it. `GLIM_CUDA_LIBRARIES` names a folder that driver and compiler are looked for in
-//! first.
+//! first. `GLIM_CUDA_APART` gives each buffer an allocation of its own.
 
 #[cfg(feature = "cuda")]
 use std::path::PathBuf;
@@ -179,6 +179,7 @@ mod backend {
                 graphs: gpus.graphs,
                 poison: ranks.poison,
                 sync_launches: gpus.sync_launches,
+                apart: std::env::var_os("GLIM_CUDA_APART").is_some(),
                 ranks: place,
                 cache: cache(),
                 // What is measured alone has no context of its own.
