@@ -18,6 +18,9 @@ const LIBRARIES: &str = "GLIM_CUDA_LIBRARIES";
 /// The variable that tells them where compiled kernels are kept. They are named by the emulator's version, too.
 const CACHE: &str = "GLIM_CUDA_CACHE";
 
+/// The variable that has each buffer be an allocation of its own: the emulator watches their ends.
+const APART: &str = "GLIM_CUDA_APART";
+
 /// The libraries, by their SONAMEs.
 const DRIVER: &str = "libcuda.so.1";
 const NVRTC: &str = "libnvrtc.so.13";
@@ -67,6 +70,7 @@ pub(crate) fn run(
             // Where cargo runs them.
             .current_dir(programs::folder(root, package))
             .env(LIBRARIES, &libraries)
+            .env(APART, "1")
             .env(CACHE, &cache)
             .args(&passed)
             // NCCL is for real GPUs.

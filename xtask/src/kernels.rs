@@ -18,7 +18,9 @@ const PACKAGES: &[&str] = &[
 /// Runs the program with `arguments`.
 pub(crate) fn run(root: &Path, arguments: &[OsString]) -> Result<()> {
     let toolkit = toolkit(root)?;
-    let program = programs::program(root, "xtask-kernels", &["--workspace"])?;
+    // With a test beside it the features are those of tests, too, and what was built for them serves.
+    let build = ["--workspace", "--test", "grids"];
+    let program = programs::program(root, "xtask-kernels", &build)?;
     let mut all: Vec<OsString> = vec!["--root".into(), root.into()];
     all.extend(["--cache".into(), root.join("target/kernels").into()]);
     all.extend(["--nvrtc".into(), toolkit.join("lib").into()]);

@@ -4,7 +4,7 @@
 // GPU from 2048 keys on, and blocks go on in strides where there are more.
 //
 //     block: 16 keys at a time; 4 warps
-//     warp:  8 heads of every 32, all 16 keys (the warps' loads of the same keys meet in L1)
+//     warp:  8 heads of every 32, all 16 keys (the warps' loads of the same keys meet in L1, but for a block's first: paged.cuh)
 //     lane:  4 keys (lane / 8) x a few vectors of 4 elements (lane % 8 + 8p), two heads at a time: 8 sums over 8 lanes, of which a
 //            butterfly leaves one in each lane
 //
@@ -36,13 +36,22 @@ constexpr int EARLY_KEYS = 4;
 // Zero for what is negative; NaN stays, unlike in fmaxf, so that a key that was never written is not hidden.
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
+// An element, if it is one of the row's: from L2, or through L1.
+template <bool EARLY> __device__ __forceinline__ float load_one(const float* row, int at, int dim) {
+    if (at >= dim) return 0.0f;
+    return EARLY ? __uint_as_float(load4(row + at)) : row[at];
+}
+
 // Elements at..at + 4 of a row of `dim`, zeros beyond its end.
-__device__ __forceinline__ float4 load_four(const float* row, int at, int dim) {
+template <bool EARLY> __device__ __forceinline__ float4 load_four(const float* row, int at, int dim) {
 #if VEC == 4
-    return at < dim ? *reinterpret_cast<const float4*>(row + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (at >= dim) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (!EARLY) return *reinterpret_cast<const float4*>(row + at);
+    const uint4 v = load16(row + at);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 #else
-    return make_float4(at < dim ? row[at] : 0.0f, at + 1 < dim ? row[at + 1] : 0.0f, at + 2 < dim ? row[at + 2] : 0.0f,
-                       at + 3 < dim ? row[at + 3] : 0.0f);
+    return make_float4(load_one<EARLY>(row, at, dim), load_one<EARLY>(row, at + 1, dim), load_one<EARLY>(row, at + 2, dim),
+                       load_one<EARLY>(row, at + 3, dim));
 #endif
 }
 
@@ -52,15 +61,19 @@ struct Keys {
 };
 
 // Of positions first.. of a row that sees `n`; what is not there is zero.
+template <bool EARLY>
 __device__ __forceinline__ void load_keys(Keys& k, const float* keys, const int* table, int block_size, int first, int n, int dim) {
-    const int lane = threadIdx.x % WARP, slice = lane % SLICES, own = first + lane / SLICES * LANE_KEYS;
+    const int lane = threadIdx.x % WARP, slice = lane % SLICES, own = lane / SLICES * LANE_KEYS;
+    // Lane i finds the i-th key, for all.
+    const int mine = first + lane % KEYS;
+    const u32 slot = mine < n ? slot_of(table, block_size, mine) : 0;
 #pragma unroll
     for (int i = 0; i < LANE_KEYS; i++) {
-        const bool there = own + i < n;
-        const float* row = keys + (there ? u64(slot_of(table, block_size, own + i)) * dim : 0);
+        const bool there = first + own + i < n;
+        const float* row = keys + u64(__shfl_sync(FULL, slot, own + i)) * dim;
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
-            k.v[i][p] = there ? load_four(row, 4 * (slice + SLICES * p), dim) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            k.v[i][p] = there ? load_four<EARLY>(row, 4 * (slice + SLICES * p), dim) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 }
 
@@ -68,8 +81,10 @@ __device__ __forceinline__ void load_keys(Keys& k, const float* keys, const int*
 __device__ __forceinline__ void stage_queries(float* q, float* weights, const float* row_q, const float* row_weights, float scale,
                                               int heads, int dim) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll 1
     for (int pass = warp * WARP_HEADS; pass < heads; pass += PASS_HEADS) {
         const int own = min(heads - pass, WARP_HEADS);
+#pragma unroll 1
         for (int i = 4 * lane; i < own * PADDED; i += 4 * WARP) {
             const int head = pass + i / PADDED, at = i % PADDED;
             float* to = q + head * PADDED + at;
@@ -79,9 +94,9 @@ __device__ __forceinline__ void stage_queries(float* q, float* weights, const fl
                 continue;
             }
 #endif
-            *reinterpret_cast<float4*>(to) = load_four(row_q + head * dim, at, dim);
+            *reinterpret_cast<float4*>(to) = load_four<true>(row_q + head * dim, at, dim);
         }
-        if (lane < own) weights[pass + lane] = row_weights[pass + lane] * scale;
+        if (lane < own) weights[pass + lane] = load_one<true>(row_weights, pass + lane, heads) * scale;
     }
 }
 
@@ -89,8 +104,9 @@ __device__ __forceinline__ void stage_queries(float* q, float* weights, const fl
 __device__ __forceinline__ float score(const Keys& k, const float* q, const float* weights, int heads) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, slice = lane % SLICES;
     float sum = 0.0f;
+#pragma unroll 1
     for (int pass = warp * WARP_HEADS; pass < heads; pass += PASS_HEADS) {
-#pragma unroll 2
+#pragma unroll 1
         for (int h = pass; h < min(heads, pass + WARP_HEADS); h += 2) {
             // Element 2 * key + head.
             float dot[2 * LANE_KEYS] = {};
@@ -148,36 +164,33 @@ KERNEL(128, 4) index_score_row(const float* q, const float* weights, const float
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x;
     const int step = int(gridDim.y) * KEYS;
 
-    const int n = positions[row] + 1;
+    const int n = load_input(positions + row) + 1;
     int at = int(blockIdx.y) * KEYS;
-    const bool idle = !is_live(rows, row) || n <= unread || at >= n;
+    const bool idle = !is_live_token(rows, row) || n <= unread || at >= n;
     const int sequence = sequence_of(cu_seqlens, sequences, row);
     const int* table = block_tables + u64(sequence) * max_blocks;
     const float* row_q = q + u64(row) * heads * dim;
     const float* row_weights = weights + u64(row) * heads;
-    bool has_keys = false, has_queries = false;
+    const int settled = early & EARLY_KEYS ? n : early & EARLY_OLD_KEYS ? load_input(positions + load_input(cu_seqlens + sequence)) : 0;
+    // In brackets: not the wait that stamps are taken at (common.cuh).
+    if (min(at + KEYS, n) > settled) (pdl_wait)();
     Keys k;
-    if (!idle) {
-        const int settled = early & EARLY_KEYS ? n : early & EARLY_OLD_KEYS ? positions[cu_seqlens[sequence]] : 0;
-        has_keys = min(at + KEYS, n) <= settled;
-        has_queries = early & EARLY_QUERIES;
-        if (has_keys) load_keys(k, keys, table, block_size, at, n, dim);
-        if (has_queries) stage_queries(q_room, weight_room, row_q, row_weights, scale, heads, dim);
-    }
+    if (!idle) load_keys<true>(k, keys, table, block_size, at, n, dim);
+    if (!(early & EARLY_QUERIES)) (pdl_wait)();
+    if (!idle) stage_queries(q_room, weight_room, row_q, row_weights, scale, heads, dim);
     pdl_wait();
     pdl_go();
     if (idle) return;
-    if (!has_keys) load_keys(k, keys, table, block_size, at, n, dim);
-    if (!has_queries) stage_queries(q_room, weight_room, row_q, row_weights, scale, heads, dim);
     copies_wait();
     __syncwarp();
 
+#pragma unroll 1
     for (int turn = 0;; turn ^= 1) {
         const float sum = score(k, q_room, weight_room, heads);
         if (!(lane & 4)) parts[turn][warp][key_of_lane()] = sum;
         const int scored = at;
         at += step;
-        if (at < n) load_keys(k, keys, table, block_size, at, n, dim);
+        if (at < n) load_keys<false>(k, keys, table, block_size, at, n, dim);
         __syncthreads();
         if (threadIdx.x < KEYS && scored + int(threadIdx.x) < n) {
             float total = 0.0f;

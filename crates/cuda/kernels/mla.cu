@@ -21,7 +21,7 @@
 // Before the wait. Which chunk a block has follows from the step's inputs, which the step's first kernel had to wait for. Chosen
 // lists and cached rows were written in this step; if it was not the preceding kernel that did (`settled`, the host looks at the
 // plan), they are complete when this kernel starts, since each kernel lets its successor start only after its own wait. Then all
-// that is left after the wait are the queries.
+// that is left after the wait are the queries. None of it comes through L1, which only the wait makes sure of.
 //
 // A chunk of 32 positions x 8 heads is 280k multiply-adds on one SM, 1.1 us; 64 such chunks read 4.7 MB, 1 us of an H200's reads.
 //
@@ -37,9 +37,7 @@
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / WARP;
-#ifndef MIN_CHUNK
 constexpr int MIN_CHUNK = 32;
-#endif
 // Chunks that `mla_merge` can add up.
 constexpr int MOST_CHUNKS = 64;
 // Columns of a thread: latent rows have at most 512.
@@ -79,15 +77,18 @@ __device__ __forceinline__ Sizes sizes_of(int heads, int rank, int rope) {
     return z;
 }
 
-// One warp brings [a | b] to a row of shared memory, each part padded with zeros to whole vectors.
-__device__ __forceinline__ void stage(float* to, const float* a, const float* b, const Sizes& z) {
+// The loops here are kept rolled, and sites few: a kernel runs once a layer, finds its instructions evicted, and waits longer for
+// those of unrolled loops than it gains by them.
+
+// One warp brings `n` elements to shared memory, padded with zeros to whole vectors.
+__device__ __forceinline__ void stage(float* to, const float* from, int n) {
     const int lane = threadIdx.x % WARP;
 #if VEC == 4
-    for (int i = 4 * lane; i < z.rank; i += 4 * WARP) copy16_async(to + i, a + i);
-    for (int i = 4 * lane; i < z.rope; i += 4 * WARP) copy16_async(to + z.padded_rank + i, b + i);
+#pragma unroll 1
+    for (int i = 4 * lane; i < n; i += 4 * WARP) copy16_async(to + i, from + i);
 #else
-    for (int i = lane; i < z.padded_rank; i += WARP) to[i] = i < z.rank ? a[i] : 0.0f;
-    for (int i = lane; i < z.padded_rope; i += WARP) to[z.padded_rank + i] = i < z.rope ? b[i] : 0.0f;
+#pragma unroll 1
+    for (int i = lane; i < (n + 3) / 4 * 4; i += WARP) to[i] = i < n ? from[i] : 0.0f;
 #endif
 }
 
@@ -116,7 +117,7 @@ __device__ __forceinline__ Round look(const Listed& listed, int at, int end) {
     const int lane = threadIdx.x % WARP;
     const bool there = lane < POSITIONS && at + lane < end;
     Round r;
-    r.position = !there ? -1 : listed.chosen ? listed.chosen[at + lane] : at + lane;
+    r.position = !there ? -1 : listed.chosen ? load_input(listed.chosen + at + lane) : at + lane;
     const u32 ended = ~__ballot_sync(FULL, r.position != -1);
     r.count = ended ? __ffs(ended) - 1 : WARP;
     r.outside = lane < r.count && u32(r.position) > u32(listed.position);
@@ -126,18 +127,26 @@ __device__ __forceinline__ Round look(const Listed& listed, int at, int end) {
 
 // Starts the copies of a round's rows.
 __device__ __forceinline__ void bring(float* cached, const float* latent, const Round& r, const Sizes& z) {
+#pragma unroll 1
     for (int i = threadIdx.x / WARP; i < r.count; i += WARPS) {
         const float* from = latent + u64(__shfl_sync(FULL, r.slot, i)) * (z.rank + z.rope);
-        stage(cached + i * z.stride, from, from + z.rank, z);
+#if VEC == 4
+        // Both parts at once: neither needs padding.
+        stage(cached + i * z.stride, from, z.rank + z.rope);
+#else
+        stage(cached + i * z.stride, from, z.rank);
+        stage(cached + i * z.stride + z.padded_rank, from + z.rank, z.rope);
+#endif
     }
 }
 
-// Reports positions outside, unless the list ended in an earlier chunk, from `begin` down. By one warp.
-__device__ __forceinline__ void report(const Listed& listed, const Round& r, int begin, Fault* fault, int op) {
+// Reports positions outside, unless the list ended in an earlier chunk, from `begin` down. By one warp. `place`: of the round's first
+// position, among those of all rows.
+__device__ __forceinline__ void report(const Listed& listed, const Round& r, int begin, u64 place, Fault* fault, int op) {
     for (int i = threadIdx.x % WARP; i - int(threadIdx.x % WARP) < begin; i += WARP) {
         if (__any_sync(FULL, i < begin && listed.chosen[i] == -1)) return;
     }
-    if (r.outside) raise(fault, FAULT_POSITION, op, r.position, listed.position + 1);
+    if (r.outside) raise(fault, FAULT_POSITION, op, place + threadIdx.x % WARP, r.position, listed.position + 1);
 }
 
 // One step of a butterfly that adds up N values over lanes and leaves each lane with half of them: the lanes whose `bit` is set keep
@@ -165,7 +174,6 @@ __device__ __forceinline__ void score_part(const float* rows, const float* q, fl
     const float* c = rows + position * z.stride;
     const float* a = q + head * z.stride;
     const int width = z.padded_rank + z.padded_rope;
-    // Rolled: fetching the instructions of a longer loop takes longer than its few turns.
 #pragma unroll 1
     for (int d = 4 * (warp * KS + slice); d < width; d += 4 * WARPS * KS) {
         float4 cv[LANE_POSITIONS];
@@ -229,23 +237,31 @@ __device__ __forceinline__ float softmax(Softmax& state, const float* parts, flo
     return factor;
 }
 
-// Adds a round's values to the thread's columns.
-__device__ __forceinline__ void add_values(float (&acc)[HEADS][COLUMNS], const float* columns, const float* p, int count, int stride) {
-#pragma unroll 4
-    for (int i = 0; i < count; i++) {
-        const float2 c = *reinterpret_cast<const float2*>(columns + i * stride);
-        const float4* weights = reinterpret_cast<const float4*>(p + i * HEADS);
+// Adds a position's values to the thread's columns.
+__device__ __forceinline__ void add_value(float (&acc)[HEADS][COLUMNS], const float* columns, const float* p) {
+    const float2 c = *reinterpret_cast<const float2*>(columns);
 #pragma unroll
-        for (int g = 0; g < HEADS / 4; g++) {
-            const float4 w = weights[g];
-            const float each[4] = {w.x, w.y, w.z, w.w};
+    for (int g = 0; g < HEADS / 4; g++) {
+        const float4 w = reinterpret_cast<const float4*>(p)[g];
+        const float each[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-            for (int h = 0; h < 4; h++) {
-                acc[4 * g + h][0] = fmaf(each[h], c.x, acc[4 * g + h][0]);
-                acc[4 * g + h][1] = fmaf(each[h], c.y, acc[4 * g + h][1]);
-            }
+        for (int h = 0; h < 4; h++) {
+            acc[4 * g + h][0] = fmaf(each[h], c.x, acc[4 * g + h][0]);
+            acc[4 * g + h][1] = fmaf(each[h], c.y, acc[4 * g + h][1]);
         }
     }
+}
+
+// The same for a round's.
+__device__ __forceinline__ void add_values(float (&acc)[HEADS][COLUMNS], const float* columns, const float* p, int count, int stride) {
+    int i = 0;
+#pragma unroll 1
+    for (; i + 4 <= count; i += 4) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) add_value(acc, columns + (i + j) * stride, p + (i + j) * HEADS);
+    }
+#pragma unroll 1
+    for (; i < count; i++) add_value(acc, columns + i * stride, p + i * HEADS);
 }
 
 // Two neighbouring columns of a row that has `columns` of them.
@@ -266,8 +282,9 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
                           const int* positions, const int* cu_seqlens, const int* block_tables,
                           int sequences, int max_blocks, int block_size, Rows rows, Fault* fault, int op) {
     SHARED(float, room);
+    // Of each head: what earlier values are multiplied with, and what values are in the end.
     __shared__ float factors[HEADS];
-    __shared__ float sums[HEADS];
+    __shared__ float shares[HEADS];
     const Sizes z = sizes_of(heads, rank, rope);
     float* cached = room;
     float* q = cached + POSITIONS * z.stride;
@@ -278,29 +295,29 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
     const int tile_heads = min(HEADS, heads - first_head);
 
     Listed listed;
-    listed.position = positions[row];
+    listed.position = load_input(positions + row);
     listed.table = block_tables + u64(sequence_of(cu_seqlens, sequences, row)) * max_blocks;
     listed.chosen = topk ? topk + u64(row) * topk_width : nullptr;
     listed.block_size = block_size;
     const int n = topk ? min(topk_width, listed.position + 1) : listed.position + 1;
     const int chunk = chunk_of(n, most_chunks), begin = int(blockIdx.z) * chunk, end = min(begin + chunk, n);
-    const bool idle = !is_live(rows, row) || begin >= n;
+    const bool idle = !is_live_token(rows, row) || begin >= n;
 
-    Round r;
-    if (settled && !idle) {
+    // In brackets: not the wait that stamps are taken at (common.cuh).
+    if (!settled) (pdl_wait)();
+    Round r = {};
+    if (!idle) {
         r = look(listed, begin, end);
         bring(cached, latent, r, z);
     }
     pdl_wait();
     pdl_go();
     if (idle) return;
+#pragma unroll 1
     for (int h = warp; h < HEADS; h += WARPS) {
         const u64 at = u64(row) * heads + first_head + min(h, tile_heads - 1);
-        stage(q + h * z.stride, q_latent + at * rank, q_rope + at * q_rope_stride, z);
-    }
-    if (!settled) {
-        r = look(listed, begin, end);
-        bring(cached, latent, r, z);
+        stage(q + h * z.stride, q_latent + at * rank, rank);
+        stage(q + h * z.stride + z.padded_rank, q_rope + at * q_rope_stride, rope);
     }
 
     const int column = COLUMNS * threadIdx.x;
@@ -312,14 +329,14 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
     for (int at = begin;;) {
         copies_wait();
         __syncthreads();
-        if (warp == 0 && __any_sync(FULL, r.outside)) report(listed, r, begin, fault, op);
+        if (__builtin_expect(warp == 0 && __any_sync(FULL, r.outside), 0)) report(listed, r, begin, u64(row) * topk_width + at, fault, op);
         score_part(cached, q, parts + warp * HEADS * POSITIONS, z);
         __syncthreads();
-        if (warp < HEADS) {
+        if (HEADS == WARPS || warp < HEADS) {
             const float factor = softmax(state, parts, p, r, scale);
             if (lane == 0) {
                 factors[warp] = factor;
-                sums[warp] = state.sum;
+                shares[warp] = 1.0f / state.sum;
             }
         }
         __syncthreads();
@@ -349,18 +366,15 @@ KERNEL(256, 2) mla_attend(const float* q_latent, const float* q_rope, int q_rope
         if (warp < tile_heads && lane == 0) partial_sums[place * heads + first_head + warp] = make_float2(state.maximum, state.sum);
         if (blockIdx.y == 0 && threadIdx.x == 0) partial_counts[place] = taken;
     }
+    const int columns = direct ? rank : z.padded_rank;
+    if (column >= columns) return;
+    float* to = direct ? out + (u64(row) * heads + first_head) * rank : partial + (place * heads + first_head) * z.padded_rank;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         if (h >= tile_heads) break;
-        if (direct) {
-            // A row that attends to nothing gives zeros, as the reference; one whose scores are all -inf gives NaN (0 / 0).
-            const float sum = taken ? sums[h] : 1.0f;
-            float* to = out + (u64(row) * heads + first_head + h) * rank;
-            if (column < rank) store_columns(to, column, rank, acc[h][0] / sum, acc[h][1] / sum);
-        } else if (column < z.padded_rank) {
-            float* to = partial + (place * heads + first_head + h) * z.padded_rank;
-            *reinterpret_cast<float2*>(to + column) = make_float2(acc[h][0], acc[h][1]);
-        }
+        // A row that attends to nothing gives zeros, as the reference; one whose scores are all -inf gives NaN (0 / 0).
+        const float share = !direct ? 1.0f : taken ? shares[h] : 0.0f;
+        store_columns(to + h * columns, column, columns, acc[h][0] * share, acc[h][1] * share);
     }
 }
 
@@ -373,10 +387,10 @@ KERNEL(256) mla_merge(const float* partial, const float2* partial_sums, const in
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int row = blockIdx.x, head = blockIdx.y, column = (int(blockIdx.z) * WARP + lane) * 4;
     const int padded_rank = (rank + 3) / 4 * 4;
-    const int visible = positions[row] + 1;
+    const int visible = load_input(positions + row) + 1;
     const int n = topk_width ? min(topk_width, visible) : visible;
     const int chunk = chunk_of(n, most_chunks), used = (n + chunk - 1) / chunk;
-    const bool idle = !is_live(rows, row) || used <= 1;
+    const bool idle = !is_live_token(rows, row) || used <= 1;
     pdl_wait();
     pdl_go();
     if (idle) return;

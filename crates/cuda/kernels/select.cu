@@ -100,13 +100,16 @@ __device__ __forceinline__ void find_bin(Bins& bins, u32 wanted) {
     __syncthreads();
 }
 
-// f(key or whatever of element i, whether there is one), for all elements of a row, by whole warps.
+// f(i, score, whether there is one) for all elements of a row, by whole warps. The next ones are on their way meanwhile.
 template <class F> __device__ __forceinline__ void for_row(const float* scores, int n, F f) {
-#pragma unroll 2
-    for (int i = int(threadIdx.x) / WARP * WARP * VEC; i < n; i += THREADS * VEC) {
-        const int at = i + int(threadIdx.x) % WARP * VEC;
-        Piece piece = {};
-        if (at < n) piece = load_piece(scores + at);
+    const int lane = threadIdx.x % WARP, first = int(threadIdx.x) / WARP * WARP * VEC;
+    Piece next = {};
+    if (first + lane * VEC < n) next = load_piece(scores + first + lane * VEC);
+#pragma unroll 1
+    for (int i = first; i < n; i += THREADS * VEC) {
+        const int at = i + lane * VEC;
+        const Piece piece = next;
+        if (at + THREADS * VEC < n) next = load_piece(scores + at + THREADS * VEC);
 #pragma unroll
         for (int j = 0; j < VEC; j++) f(at + j, piece.v[j], at + j < n);
     }
@@ -215,10 +218,8 @@ struct Sides {
     u32 equal;
 };
 
-__device__ __forceinline__ Sides sides(const float* scores, int i, int end, const Threshold& t) {
+__device__ __forceinline__ Sides sides(const Piece& piece, int i, int end, const Threshold& t) {
     Sides s = {0, 0};
-    if (i >= end) return s;
-    const Piece piece = load_piece(scores + i);
 #pragma unroll
     for (int j = 0; j < VEC; j++) {
         const u32 key = key_of(piece.v[j]) & t.mask;
@@ -226,6 +227,13 @@ __device__ __forceinline__ Sides sides(const float* scores, int i, int end, cons
         if (i + j < end && key == t.prefix) s.equal |= 1u << j;
     }
     return s;
+}
+
+// Elements i.. as far as there are any before `end`.
+__device__ __forceinline__ Piece piece_at(const float* scores, int i, int end) {
+    Piece piece = {};
+    if (i < end) piece = load_piece(scores + i);
+    return piece;
 }
 
 __device__ __forceinline__ void write_chosen(const float* scores, int n, const Threshold& t, int* out) {
@@ -239,8 +247,8 @@ __device__ __forceinline__ void write_chosen(const float* scores, int n, const T
 
     u32 above = 0, equal = 0;
 #pragma unroll 4
-    for (int i = begin; i < end; i += STEP) {
-        const Sides s = sides(scores, i + lane * VEC, end, t);
+    for (int i = begin + lane * VEC; i < end; i += STEP) {
+        const Sides s = sides(load_piece(scores + i), i, end, t);
         above += __popc(s.above);
         equal += __popc(s.equal);
     }
@@ -258,8 +266,11 @@ __device__ __forceinline__ void write_chosen(const float* scores, int n, const T
     equal = __shfl_sync(FULL, y, warp);
 
     const u32 lower = (1u << lane) - 1;
+    Piece next = piece_at(scores, begin + lane * VEC, end);
+#pragma unroll 1
     for (int i = begin; i < end; i += STEP) {
-        const Sides s = sides(scores, i + lane * VEC, end, t);
+        const Sides s = sides(next, i + lane * VEC, end, t);
+        next = piece_at(scores, i + STEP + lane * VEC, end);
         // Of this step: what lower lanes hold, and what all hold.
         u32 above_before = above, equal_before = equal;
 #pragma unroll

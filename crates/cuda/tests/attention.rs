@@ -292,6 +292,23 @@ fn a_chosen_position_that_the_row_does_not_see_is_named() {
             other => panic!("{other:?}"),
         }
     }
+    // Of several the first, in whichever block of threads it is.
+    let mut lists = good.clone();
+    for (row, at, wrong) in [
+        (1, 7, 95),
+        (0, 250, 401),
+        (0, 31, 403),
+        (0, 64, 402),
+        (0, 33, -9),
+    ] {
+        lists[row][at] = wrong;
+    }
+    for _ in 0..3 {
+        match session.run(&rows, &lists) {
+            Err(BackendError::OutOfRange { found: 403, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
     let after = session.run(&rows, &good).unwrap();
     assert_eq!(
         bits(&session, &after, "out", 2),

@@ -202,6 +202,9 @@ mod backend {
                 sync_launches: gpus.sync_launches,
                 ranks: place,
                 cache: cache(),
+                // What is measured alone has no context of its own.
+                random_caches: ranks.lone.is_some(),
+                ..CudaOptions::default()
             };
             Ok(Box::new(CudaBackend::new(options).map_err(failed)?))
         };

@@ -40,7 +40,14 @@ pub fn runs_prompt(name: &str) -> bool {
 pub fn repeats() -> usize {
     match std::env::var("GLIM_CUDA_RUNS") {
         Ok(n) => n.parse().expect("GLIM_CUDA_RUNS is no number"),
-        Err(_) if emulator().is_some() => 3,
-        Err(_) => 100,
+        Err(_) => sized(100, 3),
+    }
+}
+
+/// `on_gpu`, or something smaller on the emulator, which takes about half a second for a token.
+pub fn sized<T>(on_gpu: T, emulated: T) -> T {
+    match emulator() {
+        Some(_) => emulated,
+        None => on_gpu,
     }
 }

@@ -93,3 +93,31 @@ fn strip(from: &Path, to: &Path) -> Result<()> {
     let arguments: [OsString; 3] = ["-o".into(), to.into(), from.into()];
     call(Path::new("strip"), arguments)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::stages::SANITIZER;
+    use super::*;
+
+    #[test]
+    fn the_programs_of_all_stages_are_tests_of_a_crate() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut known: BTreeSet<String> = ["glim", SANITIZER].map(str::to_owned).into();
+        for package in CRATES {
+            let names = programs::test_names(root, package).unwrap();
+            known.extend(names.iter().map(|name| called(package, name)));
+        }
+        for step in STAGES.iter().flat_map(|stage| stage.steps) {
+            assert!(known.contains(step.program), "{}", step.program);
+        }
+    }
+
+    #[test]
+    fn steps_side_by_side_write_to_files_of_their_own() {
+        for stage in STAGES {
+            let files: BTreeSet<String> = stage.steps.iter().map(|step| step.file()).collect();
+            assert_eq!(files.len(), stage.steps.len(), "{}", stage.name);
+        }
+    }
+}

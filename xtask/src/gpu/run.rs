@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::RunArgs;
 use super::pack::ARCHIVE;
-use super::stages::{Order, STAGES, Stage, Step};
-use crate::python::call;
+use super::stages::{Order, SANITIZER, STAGES, Stage, Step};
+use crate::python::{call, system};
 
 /// Bytes of a step's output that are kept: its end.
 const TAIL: usize = 16 << 10;
@@ -86,13 +86,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 
 fn place(args: &RunArgs) -> Result<Place> {
     let folder = std::path::absolute(&args.folder)?;
-    let tar = [
-        "-xJf".into(),
-        folder.join(ARCHIVE).into_os_string(),
-        "-C".into(),
-        folder.clone().into_os_string(),
-    ];
-    call(Path::new("tar"), tar)?;
+    unpack(&folder)?;
     let assets = std::path::absolute(&args.assets)?;
     let tiny = assets.join("tiny-glm5/tiny-glm5-q8_0.gguf");
     let model = std::path::absolute(args.model.as_ref().unwrap_or(&tiny))?;
@@ -112,6 +106,17 @@ fn place(args: &RunArgs) -> Result<Place> {
             .as_ref()
             .map(std::path::absolute)
             .transpose()?,
+    })
+}
+
+/// Unpacks the archive: by tar, or where that has no xz by Python's own library.
+fn unpack(folder: &Path) -> Result<()> {
+    let archive = folder.join(ARCHIVE).into_os_string();
+    let to = folder.to_path_buf().into_os_string();
+    let tar = ["-xJf".into(), archive.clone(), "-C".into(), to.clone()];
+    call(Path::new("tar"), tar).or_else(|_| {
+        let python = ["-m".into(), "tarfile".into(), "-e".into(), archive, to];
+        call(&system(), python)
     })
 }
 
@@ -200,6 +205,10 @@ fn run_step(step: &Step, place: &Place, limit: Duration) -> Outcome {
         .env("RUST_BACKTRACE", "0");
     if let Some(libraries) = &place.libraries {
         command.env("GLIM_CUDA_LIBRARIES", libraries);
+    }
+    if step.program == SANITIZER || place.libraries.is_some() {
+        // It watches allocations, and so does the emulator.
+        command.env("GLIM_CUDA_APART", "1");
     }
     let line = format!("{command:?}");
     match supervise(command, &place.programs.join(step.file()), limit) {

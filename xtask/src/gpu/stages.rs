@@ -18,6 +18,9 @@ pub(super) enum Order {
     SideBySide,
 }
 
+/// A tool of the machine that watches what kernels do with memory.
+pub(super) const SANITIZER: &str = "compute-sanitizer";
+
 /// One process. `MODEL` among the arguments stands for the checkpoint.
 pub(super) struct Step {
     pub(super) name: &'static str,
@@ -73,6 +76,8 @@ pub(super) const STAGES: &[Stage] = &[
             step("attention", "test-glim-cuda-attention", &["--ignored"], 90),
             step("experts", "test-glim-cuda-experts", &["--ignored"], 90),
             step("prefill", "test-glim-cuda-prefill", &["--ignored"], 120),
+            step("random", "test-glim-cuda-random", &["--ignored"], 60),
+            step("residence", "test-glim-cuda-residence", &["--ignored"], 60),
             step("stamps", "test-glim-cuda-stamps", &["--ignored"], 60),
             step("nccl", "test-glim-cuda-nccl", &["--ignored"], 60),
             // Ranks share the GPU and wait for each other: one test at a time.
@@ -122,6 +127,7 @@ pub(super) const STAGES: &[Stage] = &[
         steps: &[
             engine("types", &["--ignored", "--nocapture", "types::"], 120),
             engine("faults", &["--ignored", "--nocapture", "faults::"], 120),
+            engine("memory", &["--ignored", "memory::"], 60),
             engine("one rank", &["--ignored", "repeats::one_rank"], 120),
             engine("two ranks", &["--ignored", "repeats::two_ranks"], 120),
         ],
@@ -167,7 +173,7 @@ pub(super) const STAGES: &[Stage] = &[
 ];
 
 const fn sanitizer(name: &'static str, arguments: &'static [&'static str]) -> Step {
-    step(name, "compute-sanitizer", arguments, 180)
+    step(name, SANITIZER, arguments, 180)
 }
 
 /// The tiny model's prompt and some tokens, under one of the sanitizer's tools; `PROGRAMS` stands for the archive's folder.

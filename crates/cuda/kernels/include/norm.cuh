@@ -19,10 +19,14 @@ __device__ __forceinline__ int place(int i, int width, int threads) {
     return tid < threads ? 4 * (tid + i * threads) : width;
 }
 
-// Whether this block writes the piece of the row at `at`: blockIdx.y is a part of it, of whole warps' pieces.
-__device__ __forceinline__ bool is_own(int at, int width) {
-    const int share = (width + 128 * int(gridDim.y) - 1) / (128 * int(gridDim.y)) * 128;
-    return at / share == int(blockIdx.y);
+// The elements of a row that a block writes, of whole warps' pieces: all, or those of its part.
+struct Share {
+    int from, to;
+};
+
+__device__ __forceinline__ Share share_of(int width, int part, int parts) {
+    const int each = (width + 128 * parts - 1) / (128 * parts) * 128;
+    return {part * each, min((part + 1) * each, width)};
 }
 
 // Weight types: norms are F32 in GGUF files, but checkpoints keep them as they were trained.
@@ -106,14 +110,14 @@ __device__ __forceinline__ void scale_centred(Pieces& v, const Pieces& w, const 
     for (int i = 0; i < 4 * PIECES; i++) v.v[i] = v.v[i] * scale * w.v[i] + b.v[i];
 }
 
-// The block's part of row `r`.
-__device__ __forceinline__ void store(const Pieces& v, float* rows, int r, int width, int threads) {
-    float* row = rows + u64(r) * width;
+// The block's share of a row.
+__device__ __forceinline__ void store(const Pieces& v, float* row, Share share, int width, int threads) {
+    const bool whole = width % 4 == 0 && is_aligned16(row);
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const int at = place(i, width, threads);
-        if (at >= width || !is_own(at, width)) continue;
-        if (width % 4 == 0) {
+        if (at < share.from || at >= share.to) continue;
+        if (whole) {
             *reinterpret_cast<float4*>(row + at) = v.piece(i);
             continue;
         }
@@ -124,13 +128,13 @@ __device__ __forceinline__ void store(const Pieces& v, float* rows, int r, int w
     }
 }
 
-// The same, rounded, if somebody wants it.
-__device__ __forceinline__ void store_rounded(const Pieces& v, const Rounding& to, int r, int width, int threads) {
+// The same of row `r` rounded, if somebody wants it.
+__device__ __forceinline__ void store_rounded(const Pieces& v, const Rounding& to, int r, Share share, int width, int threads) {
     if (!to.q) return;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const int at = place(i, width, threads);
-        // Of a warp all pieces or none.
-        if (is_own(at, width)) to.put(r, width, at, v.piece(i));
+        // Of a warp all pieces or none; those behind the end belong to nobody.
+        if (at >= share.from && at / 128 * 128 < share.to) to.put(r, width, at, v.piece(i));
     }
 }

@@ -64,8 +64,8 @@ struct Rounding {
     float* d;
     float* s;
 
-    // Elements `at..at + 4` of row `row`, a multiple of four; all threads of a warp call, each with the four behind its
-    // neighbour's, and the warp's first `at` is a multiple of 128.
+    // Elements `at..at + 4` of row `row`. All threads of a warp call, and each eight of them, from a multiple of eight on, have the
+    // 32 elements of a block in order.
     __device__ __forceinline__ void put(u64 row, int k, int at, float4 v) const {
         float scale, sum;
         const u32 bytes = q8_four(at < k ? v : make_float4(0.0f, 0.0f, 0.0f, 0.0f), scale, sum);

@@ -25,6 +25,7 @@ impl Graph {
     ) -> Result<Self, CudaError> {
         let gpu = stream.gpu();
         gpu.bind()?;
+        gpu.asked();
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive.
         let code = unsafe { sys::cuStreamBeginCapture_v2(stream.handle(), mode) };
@@ -50,6 +51,14 @@ impl Graph {
             unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut captured.nodes) };
         gpu.check("cuGraphGetNodes", code)?;
         Ok(captured)
+    }
+
+    /// Moves what its launches need to the GPU, which otherwise the first launch does.
+    pub(crate) fn upload(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.gpu.bind()?;
+        // SAFETY: both are alive.
+        let code = unsafe { sys::cuGraphUpload(self.exec, stream.handle()) };
+        self.gpu.check("cuGraphUpload", code)
     }
 
     /// Nodes that were captured.

@@ -34,6 +34,7 @@ const ATTEND_THREADS: usize = 256;
 /// How `mla_attend` cuts a row in decode: `chunk_of` in `mla.cu`.
 const MIN_CHUNK: usize = 32;
 const MOST_CHUNKS: usize = 64;
+const LEAST_CHUNKS: usize = 16;
 
 /// Blocks of one row that fill a GPU: beyond it, more chunks only cost more scratch. Not the number of multiprocessors that there are:
 /// how a row is cut is part of its result.
@@ -61,16 +62,6 @@ fn vec(sizes: &[usize]) -> &'static str {
         true => "4",
         false => "1",
     }
-}
-
-/// The operation before `op`, if it is certain that its kernels run between those before it and those of `op`: so that what it does
-/// not write is complete when these start, before their wait. (A kernel lets its successor start only after its own wait, at which
-/// all before it had ended. Collectives may launch nothing, and parts of fused operations are not looked for.)
-fn settled_but_for<'a>(b: &Builder<'a>, op: &Op) -> Option<&'a Op> {
-    let ops = &b.plan().ops;
-    let at = ops.iter().position(|node| std::ptr::eq(&node.op, op))?;
-    let before = &ops.get(at.checked_sub(1)?)?.op;
-    before.collective().is_none().then_some(before)
 }
 
 /// Whether `op` writes any part of `id`.
@@ -171,7 +162,7 @@ fn index_score_row(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
             "{heads} index heads of {dim} need {shared} bytes of shared memory, and a block has {limit}"
         ));
     }
-    let early = match settled_but_for(b, op) {
+    let early = match b.before(op) {
         None => 0,
         Some(before) => {
             let flag = |is, flag| if is { flag } else { 0 };
@@ -236,8 +227,8 @@ pub(super) fn index_select(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
 
 /// Chunks that a row of this many heads is cut into at most: a power of two, as chunks are.
 fn most_chunks(head_tiles: usize) -> usize {
-    let chunks = (ROW_BLOCKS / head_tiles.next_power_of_two()).max(ROW_BLOCKS / MOST_CHUNKS * 8);
-    chunks.min(MOST_CHUNKS)
+    let chunks = ROW_BLOCKS / head_tiles.next_power_of_two();
+    chunks.clamp(LEAST_CHUNKS, MOST_CHUNKS)
 }
 
 /// Chunks of a row of `n` positions.
@@ -311,7 +302,7 @@ pub(super) fn attend(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
             bytes.map(|bytes| Arg::Scratch(b.scratch(places * bytes)))
         }
     };
-    let settled = settled_but_for(b, op).is_some_and(|before| {
+    let settled = b.before(op).is_some_and(|before| {
         !writes(before, *latent) && topk.is_none_or(|topk| !writes(before, topk))
     });
     let chosen = topk.map_or(Arg::Null, Arg::Buffer);

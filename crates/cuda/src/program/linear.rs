@@ -4,14 +4,15 @@
 //!
 //! | weight | fast | exact, or an operation that asks for f32 |
 //! | --- | --- | --- |
-//! | quantised | rounded by who wrote it or by `q8`, then `gemv_int`: 8-bit activations, integer dot products | `gemv_float`: decoded, f32 activations |
+//! | quantised | rounded by who wrote it, by `q8`, or by the product itself if rows are short; `gemv_int`: 8-bit activations, integer dot products | `gemv_float`: decoded, f32 activations |
 //! | F32, F16, BF16 | `gemv_float` | `gemv_float` |
 //!
 //! Weights of one type that share an input go in one launch.
+//! `gemv_int` multiplies tiles of 16 weight rows on tensor cores, `gemv_float` a row at a time on the others.
 
 use glim_plan::{BufferId, Cols, GgmlType, Op, Precision};
 
-use super::rounded::{Rounded, round};
+use super::rounded::{Rounded, round, rounded};
 use super::{Arg, Builder, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
@@ -182,6 +183,7 @@ fn multiply(
     let fast = b.math() == Math::Fast && precision == Precision::Fast;
     let is_integer = |p: &Product| fast && p.ty.block_elems() > 1;
     let rounded = match products.iter().any(is_integer) {
+        true if is_short(input) => rounded(b, input),
         true => Some(round(b, input)?),
         false => None,
     };
@@ -190,34 +192,45 @@ fn multiply(
         let same: Vec<Product> = left.iter().copied().filter(|p| p.ty == first.ty).collect();
         left.retain(|p| p.ty != first.ty);
         for group in same.chunks(WEIGHTS) {
-            match rounded.filter(|_| is_integer(&first)) {
-                Some(rounded) => gemv_int(b, input, rounded, group)?,
-                None => gemv_float(b, input, group)?,
+            match is_integer(&first) {
+                true => gemv_int(b, input, rounded, group)?,
+                false => gemv_float(b, input, group)?,
             }
         }
     }
     Ok(())
 }
 
+/// Activations of a pass that every block of `gemv_int` rounds for itself, at most: for more of them a kernel takes less time.
+const SHORT: usize = 4096;
+
+/// Whether `gemv_int` rounds its input, if nobody has.
+fn is_short(input: Input) -> bool {
+    input.rows.min(16) * input.k <= SHORT
+}
+
 fn gemv_int(
     b: &mut Builder<'_>,
     input: Input,
-    rounded: Rounded,
+    rounded: Option<Rounded>,
     products: &[Product],
 ) -> Result<(), String> {
     let ty = products[0].ty;
-    let shape = Shape::new(b, input, products, unit_elements(ty), &[1, 2, 4, 8])?;
-    let mut args = vec![Arg::Rows(input.buffer)];
-    args.extend(rounded);
-    args.push(Arg::I32(int(input.k)?));
-    let rows = shape.rows.to_string();
+    let tiles = Tiles::new(b, input, products)?;
+    let mut args = input_args(input)?;
+    if rounded.is_some() {
+        args[1] = Arg::Null;
+    }
+    let k = args.pop();
+    args.extend(rounded.unwrap_or([Arg::Null; 3]));
+    args.extend(k);
+    args.push(Arg::I32(int(tiles.ways)?));
+    args.extend(targets(products)?);
+    let rows = tiles.rows.to_string();
     let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
-    shape.launch(
-        b,
-        Kernel::new("gemv_int", "gemv_int", &defines),
-        args,
-        products,
-    )
+    let kernel = Kernel::new("gemv_int", "gemv_int", &defines);
+    b.launch(kernel, tiles.grid, tiles.threads, tiles.shared, args);
+    Ok(())
 }
 
 fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result<(), String> {
@@ -258,16 +271,132 @@ pub(super) fn input_args(input: Input) -> Result<Vec<Arg>, String> {
     ])
 }
 
-/// Elements that a thread of `gemv_int` reads at a time: `Unit` in `units.cuh`.
-fn unit_elements(ty: GgmlType) -> usize {
+/// Weights, results and rows of both kernels' launches.
+fn targets(products: &[Product]) -> Result<Vec<Arg>, String> {
+    let each = |arg: &dyn Fn(&Product) -> Arg| {
+        let given = products.iter().map(arg);
+        let mut args: Vec<Arg> = given.collect();
+        args.resize(WEIGHTS, Arg::Null);
+        args
+    };
+    let mut args = each(&|p| Arg::Buffer(p.weight));
+    args.extend(each(&|p| Arg::Buffer(p.out)));
+    for i in 0..WEIGHTS {
+        let m = products.get(i).map_or(0, |p| p.m);
+        args.push(Arg::I32(int(m)?));
+    }
+    Ok(args)
+}
+
+/// Weight rows of a tile of `gemv_int` (`TILE` in `gemv_tile.cuh`).
+pub(super) const TILE: usize = 16;
+/// Warps that share a tile, at most.
+const WAYS: usize = 8;
+/// Threads of `gemv_int` that a multiprocessor has registers for.
+const RESIDENT_OF_TILES: usize = 512;
+
+/// Elements of a unit of `gemv_int`: `SPAN` in `units.cuh`.
+pub(super) fn span(ty: GgmlType) -> usize {
     match ty {
-        GgmlType::Q8_0 => 16,
-        GgmlType::Q6_K => 64,
-        _ => 32,
+        GgmlType::Q4_K | GgmlType::Q5_K | GgmlType::Q8_0 => 256,
+        _ => 128,
     }
 }
 
-/// Number of threads and blocks of a matrix-vector product.
+/// Bytes of shared memory for the units of a warp that are on their way: `SLOT` and `FLIGHT` in `units.cuh`.
+pub(super) fn flight(b: &Builder<'_>, ty: GgmlType) -> usize {
+    /// `ROOMY` there.
+    const ROOMY: u32 = 200 * 1024;
+    let is_roomy = b.gpu().shared_memory >= ROOMY;
+    let (slot, [few, many]) = match ty {
+        GgmlType::Q4_K => (16 * 144, [2, 3]),
+        GgmlType::Q5_K => (16 * 176, [2, 3]),
+        GgmlType::Q8_0 => (16 * 272, [1, 2]),
+        // In registers.
+        _ => return 0,
+    };
+    slot * if is_roomy { many } else { few }
+}
+
+/// Warps that share a tile of weight rows of `units` units. The order of summation follows from it, so it depends on nothing else.
+pub(super) fn ways(units: usize) -> usize {
+    units.next_power_of_two().clamp(1, WAYS)
+}
+
+/// Bytes of shared memory for the sums of tiles of `warps` warps, for `rows` rows of activations, twice (`put_sums`).
+pub(super) fn sums_bytes(warps: usize, rows: usize) -> usize {
+    2 * warps * rows * TILE * size_of::<f32>()
+}
+
+/// Threads and blocks of `gemv_int`.
+struct Tiles {
+    /// Rows of activations in a pass.
+    rows: usize,
+    ways: usize,
+    threads: u32,
+    shared: u32,
+    grid: [u32; 3],
+}
+
+impl Tiles {
+    fn new(b: &Builder<'_>, input: Input, products: &[Product]) -> Result<Self, String> {
+        let span = span(products[0].ty);
+        let units = input.k.div_ceil(span);
+        let tiles: usize = products.iter().map(|p| p.m.div_ceil(TILE)).sum();
+        let ways = ways(units);
+        let multiprocessors = b.gpu().multiprocessors as usize;
+        // Blocks of eight warps where they are enough for all multiprocessors.
+        let is_many = tiles * ways * input.heads >= 8 * 2 * multiprocessors;
+        let at_once = (if is_many { 8 } else { 4 } / ways).max(1);
+        let threads = 32 * ways * at_once;
+
+        let flight = flight(b, products[0].ty);
+        let shared = |rows: usize| {
+            let warps = ways * at_once;
+            let activations = staged_bytes(units * span, rows.min(input.rows));
+            sums_bytes(warps, rows) + warps * flight + activations
+        };
+        let passes = [2, 4, 8, 16];
+        let wanted = passes.into_iter().find(|n| *n >= input.rows);
+        let wanted = wanted.unwrap_or(passes[3]);
+        let most = b.gpu().shared_memory as usize;
+        let fits = |n: &usize| *n <= wanted && shared(*n) <= most;
+        let rows = passes.into_iter().rev().find(fits).ok_or_else(|| {
+            let k = input.k;
+            format!("activations of {k} elements do not fit into shared memory of {most} bytes")
+        })?;
+
+        let blocks = tiles.div_ceil(at_once);
+        // As many as can be resident; each takes as many tiles as the others, or one less.
+        let by_memory = most / shared(rows);
+        let by_threads = RESIDENT_OF_TILES / threads;
+        let resident = multiprocessors * by_memory.min(by_threads).max(1) / input.heads;
+        let turns = blocks.div_ceil(resident.max(1));
+        Ok(Self {
+            rows,
+            ways,
+            threads: threads as u32,
+            shared: grid(shared(rows))?,
+            grid: [
+                grid(blocks.div_ceil(turns))?,
+                rows_of_grid(input.rows.div_ceil(rows))?,
+                rows_of_grid(input.heads)?,
+            ],
+        })
+    }
+}
+
+/// Bytes of `rows` rows of `span` activations in shared memory (`staged.cuh`).
+pub(super) fn staged_bytes(span: usize, rows: usize) -> usize {
+    let room = if rows == 1 {
+        1
+    } else {
+        rows.next_multiple_of(2)
+    };
+    16 + room * (span + 4 * (span / 32 + 4) + 4 * (span / 16 + 8))
+}
+
+/// Threads and blocks of `gemv_float`.
 struct Shape {
     /// Rows of activations in a pass.
     rows: usize,
@@ -315,7 +444,7 @@ impl Shape {
         })
     }
 
-    /// Adds the launch: what both kernels have after their own arguments.
+    /// Adds the launch.
     fn launch(
         &self,
         b: &mut Builder<'_>,
@@ -324,18 +453,7 @@ impl Shape {
         products: &[Product],
     ) -> Result<(), String> {
         args.push(Arg::I32(self.lanes_log as i32));
-        let each = |arg: &dyn Fn(&Product) -> Arg, none: Arg| {
-            let given = products.iter().map(arg);
-            let mut args: Vec<Arg> = given.collect();
-            args.resize(WEIGHTS, none);
-            args
-        };
-        args.extend(each(&|p| Arg::Buffer(p.weight), Arg::Null));
-        args.extend(each(&|p| Arg::Buffer(p.out), Arg::Null));
-        for i in 0..WEIGHTS {
-            let m = products.get(i).map_or(0, |p| p.m);
-            args.push(Arg::I32(int(m)?));
-        }
+        args.extend(targets(products)?);
         b.launch(kernel, self.grid, self.threads, 0, args);
         Ok(())
     }
@@ -363,7 +481,13 @@ pub(super) fn rows_of_grid(n: usize) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::lanes;
+    use super::{lanes, ways};
+
+    #[test]
+    fn warps_of_a_tile_follow_from_the_weights() {
+        // Q4_K rows of 6144, 2048 and 512 elements.
+        assert_eq!([24, 8, 2, 1].map(ways), [8, 8, 2, 1]);
+    }
 
     #[test]
     fn a_row_is_requested_at_once_if_there_are_many_and_shared_by_more_threads_if_few() {

@@ -14,8 +14,10 @@ mod kept;
 mod library;
 mod linear;
 mod moe;
+mod norms;
 mod poison;
 mod ranks;
+mod ropes;
 mod rounded;
 mod rows;
 
@@ -25,8 +27,9 @@ pub(crate) use poison::{check as poison_check, fill_word as poison_word};
 use std::sync::Arc;
 
 use self::kept::Kept;
+use self::ropes::Angles;
 use self::rounded::Roundings;
-use glim_plan::fuse::ADD_RMS_NORM;
+use glim_plan::fuse::{ADD_RMS_NORM, FusePattern, NORMS, ROPES};
 use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, StepKind};
 
 use crate::backend::Math;
@@ -34,6 +37,9 @@ use crate::collective::Collective;
 use crate::driver::GpuFacts;
 use crate::kernels::Kernel;
 use crate::weights::{WeightInfo, Weights};
+
+/// Fused operations that there are kernels for; of two that match, the first.
+pub(crate) const PATTERNS: [FusePattern; 3] = [ADD_RMS_NORM, NORMS, ROPES];
 
 /// An argument of a kernel, before it is known where buffers lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -143,8 +149,11 @@ pub(crate) struct Builder<'a> {
     most_scratch: usize,
     /// Index of the operation.
     now: usize,
+    /// How much work the one before it is.
+    work_before: usize,
     kept: Kept,
     roundings: Roundings,
+    angles: Vec<Angles>,
 }
 
 /// Scratch areas begin at multiples of this.
@@ -162,8 +171,10 @@ impl Program {
             scratch: 0,
             most_scratch: 0,
             now: 0,
+            work_before: 0,
             kept: Kept::default(),
             roundings: Roundings::default(),
+            angles: Vec::new(),
         };
         builder.roundings = Roundings::of(&builder);
         let mut ops = Vec::with_capacity(plan.ops.len());
@@ -171,6 +182,7 @@ impl Program {
             builder.now = i;
             let built = builder.op(&node.op);
             built.map_err(|reason| format!("{} ({}): {reason}", node.label, node.op.kind()))?;
+            builder.work_before = builder.work.len();
             ops.push(ProgramOp {
                 work: std::mem::take(&mut builder.work),
             });
@@ -199,10 +211,10 @@ impl<'a> Builder<'a> {
             Op::HeadProject { .. } if prefill => gemm::head_project(self, op),
             Op::LmHead { .. } if prefill => gemm::lm_head(self, op),
             Op::Embed { .. } => linear::embed(self, op),
-            Op::RmsNorm { .. } => rows::rms_norm(self, op),
-            Op::LayerNorm { .. } => rows::layer_norm(self, op),
+            Op::RmsNorm { .. } => norms::rms_norm(self, op),
+            Op::LayerNorm { .. } => norms::layer_norm(self, op),
             Op::Linear { .. } => linear::linear(self, op),
-            Op::Rope { .. } => rows::rope(self, op),
+            Op::Rope { .. } => ropes::ropes(self, op),
             Op::CacheAppend { .. } => rows::append(self, op),
             Op::IndexScore { .. } => attention::index_score(self, op),
             Op::IndexSelect { .. } => attention::index_select(self, op),
@@ -219,7 +231,9 @@ impl<'a> Builder<'a> {
             Op::TopKMerge { .. } => head::top_k_merge(self, op),
             Op::Shortlist { .. } => head::shortlist(self, op),
             Op::Sample { .. } => head::sample(self, op),
-            Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => rows::add_rms_norm(self, op),
+            Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => norms::add_rms_norm(self, op),
+            Op::Fused { name, .. } if *name == NORMS.name => norms::norms(self, op),
+            Op::Fused { name, .. } if *name == ROPES.name => ropes::ropes(self, op),
             Op::Fused { parts, .. } => parts.iter().try_for_each(|part| self.op(part)),
         }
     }
@@ -269,6 +283,15 @@ impl<'a> Builder<'a> {
     /// Room for what this operation leaves for later ones, up to operation `until`: its offset behind the scratch region.
     pub(crate) fn keep(&mut self, bytes: usize, until: usize) -> usize {
         self.kept.take(bytes, self.now, until)
+    }
+
+    /// The operation before `op`, if it is certain that a kernel of it runs between those before it and the first of `op`: then
+    /// what it does not write is complete when that one starts, even before its wait. (A kernel lets its successor start only
+    /// after its own wait, at which all before it had ended. Kernels that wait for other ranks are launched otherwise.)
+    pub(crate) fn before(&self, op: &Op) -> Option<&'a Op> {
+        let is_first = std::ptr::eq(self.plan.ops.get(self.now).map(|node| &node.op)?, op);
+        let before = &self.plan.ops.get(self.now.checked_sub(1)?)?.op;
+        (is_first && self.work_before > 0 && before.collective().is_none()).then_some(before)
     }
 
     pub(crate) fn plan(&self) -> &'a Plan {

@@ -4,6 +4,7 @@
 //! both forms ([`offer`]), and what nobody has offered is rounded by the first product that needs it ([`round`]). Either form is
 //! kept until the last product of the same input, or until its buffer is written anew.
 
+use std::ops::Range;
 use std::slice::from_ref;
 
 use glim_plan::{BufferId, Op, Precision};
@@ -65,6 +66,7 @@ fn input_of(b: &Builder<'_>, op: &Op) -> Option<Input> {
         } => (whole_rows(b, *x), weights.as_slice()),
         Op::LmHead { x, weight, .. } => (whole_rows(b, *x), from_ref(weight)),
         Op::HeadProject { x, weight, .. } => (head_rows(b, x), from_ref(weight)),
+        Op::ExpertFfn { x, gate, .. } => (whole_rows(b, *x), from_ref(gate)),
         _ => return None,
     };
     let is_quantised = |id| b.weight(id).is_ok_and(|w| w.ty.block_elems() > 1);
@@ -81,10 +83,38 @@ pub(super) fn offer(b: &mut Builder<'_>, out: BufferId) -> Rounded {
     }
 }
 
-/// The input of a product, rounded: by whoever wrote it, by an earlier product, or by a launch of its own.
+/// The same for columns of each head of `x`, written before, that are clear of those which the operation changes.
+pub(super) fn offer_columns(
+    b: &mut Builder<'_>,
+    x: BufferId,
+    changed: Range<usize>,
+) -> Vec<(Range<usize>, Rounded)> {
+    let (row, head) = (b.decl(x).row_elements(), b.last(x));
+    let wanted = b.roundings.wanted.iter().filter_map(|(input, _)| {
+        let start = input.offset / size_of::<f32>();
+        let columns = start..start + input.k;
+        let is_clear = columns.end <= changed.start || changed.end <= columns.start;
+        let is_of = input.buffer == x && (input.row, input.head) == (row, head);
+        (is_of && is_clear).then_some((columns, *input))
+    });
+    let wanted: Vec<_> = wanted.collect();
+    let wanted = wanted.into_iter();
+    wanted
+        .map(|(columns, input)| (columns, room(b, input)))
+        .collect()
+}
+
+/// The input of a product, if it has been rounded: by whoever wrote it, or by an earlier product.
+pub(super) fn rounded(b: &Builder<'_>, input: Input) -> Option<Rounded> {
+    let mut there = b.roundings.there.iter();
+    let found = there.find(|(known, _)| *known == input);
+    found.map(|(_, rounded)| *rounded)
+}
+
+/// The same, or else rounded by a launch of its own.
 pub(super) fn round(b: &mut Builder<'_>, input: Input) -> Result<Rounded, String> {
-    if let Some((_, rounded)) = b.roundings.there.iter().find(|(known, _)| *known == input) {
-        return Ok(*rounded);
+    if let Some(rounded) = rounded(b, input) {
+        return Ok(rounded);
     }
     let rounded = room(b, input);
     let threads = (input.k / 4).next_multiple_of(32).min(256);

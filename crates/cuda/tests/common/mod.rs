@@ -5,6 +5,11 @@ use glim_cuda::cache::Cache;
 use glim_cuda::{CudaOptions, libraries};
 use glim_testkit::device;
 
+/// Whether the tests run on the emulator.
+pub(crate) fn is_emulated() -> bool {
+    device::emulator().is_some()
+}
+
 /// Options for a test.
 pub(crate) fn options() -> CudaOptions {
     if let Some(folder) = device::emulator() {

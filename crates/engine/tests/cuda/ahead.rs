@@ -10,7 +10,7 @@ use glim_plan::{
     Backend, BackendError, Caps, MAX_IN_FLIGHT, Plan, ReadTarget, StateDecl, StepId, StepInputs,
     StepResults, Ticket, WeightGroup, WeightSource,
 };
-use glim_testkit::assets;
+use glim_testkit::{assets, device};
 use glim_text::TokenId;
 
 use super::common::serve::{serve, tokens};
@@ -80,7 +80,7 @@ fn requests() -> Vec<GenerateRequest> {
     let request = |n: usize| {
         let prompt = (0..20 + 7 * n as u32).map(|i| TokenId((i * 37 + n as u32 * 11) % 4000));
         let mut request = GenerateRequest::new(prompt.collect());
-        request.max_tokens = Some(6 + 5 * n);
+        request.max_tokens = Some(4 + device::sized(6, 2) * n);
         request.sampling.temperature = [0.0, 1.0, 0.8, 1.3][n % 4];
         request.sampling.seed = n as u64;
         request.sampling.top_k = [0, 0, 40, 0][n % 4];
@@ -115,7 +115,7 @@ fn steps_that_are_launched_ahead_draw_the_same_tokens() {
     assert_eq!(most, 1, "steps were handed over ahead though they may not");
     // What the third request draws in the midst of its answer ends it.
     let mut stopped = requests();
-    stopped[2].stop_tokens = vec![plain[2][4]];
+    stopped[2].stop_tokens = vec![plain[2][3]];
     let (plain, _) = run(false, stopped.clone());
     let (ahead, most) = run(true, stopped);
     assert_eq!(most, MAX_IN_FLIGHT, "no step was handed over ahead");

@@ -11,8 +11,8 @@ use glim_model::{Checkpoint, Inventory};
 use glim_plan::Backend;
 use glim_testkit::device;
 
-/// How long a rank waits for another: far longer than any step takes, also where threads are not many.
-const PATIENT: Duration = Duration::from_secs(120);
+/// How long a rank waits for another. Before the first step that may be until all kernels are compiled, by a C++ compiler for the emulator.
+const PATIENT: Duration = Duration::from_secs(600);
 
 /// Options for a test.
 pub(crate) fn options() -> CudaOptions {

@@ -16,7 +16,9 @@ use super::common::serve::{serve, tokens};
 use super::gpu::{self, options};
 
 /// Tokens of an answer.
-const ANSWER: usize = 24;
+fn answer() -> usize {
+    device::sized(24, 6)
+}
 
 /// What came of one run: all tokens, and a hash of all log-probabilities.
 type Outcome = (Vec<Vec<TokenId>>, u64);
@@ -25,7 +27,7 @@ fn run(engine: &mut Engine, prompts: &[Vec<TokenId>]) -> Outcome {
     let mut requests: Vec<GenerateRequest> = Vec::new();
     for prompt in prompts {
         let mut greedy = GenerateRequest::new(prompt.clone());
-        greedy.max_tokens = Some(ANSWER);
+        greedy.max_tokens = Some(answer());
         let mut random = greedy.clone();
         random.sampling.temperature = 1.0;
         random.sampling.seed = 11;
@@ -35,7 +37,7 @@ fn run(engine: &mut Engine, prompts: &[Vec<TokenId>]) -> Outcome {
     let mut bits = DefaultHasher::new();
     for prompt in prompts {
         let mut request = GenerateRequest::new(prompt.clone());
-        request.max_tokens = Some(ANSWER / 4);
+        request.max_tokens = Some(answer() / 3);
         request.sampling.logprobs = Some(usize::MAX);
         let out = engine.generate(&request, |_| ControlFlow::Continue(()));
         let out = out.unwrap();
