@@ -235,12 +235,10 @@ fn bandwidth(done: &[(Job, &Measured)], over_nvlink: impl Fn(Job) -> bool) -> Ve
         .filter(|(_, measured)| is_collapsed(measured))
         .map(figures)
         .collect();
+    let is_fine = |measured: &Measured| is_fast(measured.read_gb_s) && is_fast(measured.write_gb_s);
     let slow: Vec<String> = done
         .iter()
-        .filter(|(_, measured)| {
-            !is_collapsed(measured)
-                && !(is_fast(measured.read_gb_s) && is_fast(measured.write_gb_s))
-        })
+        .filter(|(_, measured)| !(is_collapsed(measured) || is_fine(measured)))
         .map(figures)
         .collect();
     if !collapsed.is_empty() {
