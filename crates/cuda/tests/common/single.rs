@@ -1,6 +1,7 @@
 //! Plans around one operation. Activations are rows of an embedding table, one for each token.
 //! Rows are sequences of their own in a decode step, and one sequence in a prefill step; all of them are output rows.
 
+use glim_plan::fuse::{FusePattern, fuse};
 use glim_plan::sample::SampleParams;
 use glim_plan::{
     Backend, BackendError, BufferId, CacheGeometry, GgmlType, InputExtents, InputKind, Op, Plan,
@@ -11,6 +12,8 @@ use glim_testkit::weights::Weights;
 /// Builds such a plan.
 pub(crate) struct Single {
     pub(crate) b: PlanBuilder,
+    /// What is fused when the plan is done.
+    pub(crate) patterns: Vec<FusePattern>,
     step: StepKind,
     weights: Weights,
 }
@@ -31,6 +34,7 @@ impl Single {
         b.input(InputKind::CuSeqlens);
         Self {
             b,
+            patterns: Vec::new(),
             step,
             weights: Weights::default(),
         }
@@ -98,7 +102,12 @@ impl Single {
 
     /// Prepares the plan on a backend.
     pub(crate) fn on(self, mut backend: Box<dyn Backend>) -> Session {
-        let plan = self.b.finish();
+        let mut plan = self.b.finish();
+        fuse(&mut plan, &self.patterns);
+        for pattern in &self.patterns {
+            let fused = |op: &Op| matches!(op, Op::Fused { name, .. } if *name == pattern.name);
+            assert!(plan.ops.iter().any(|node| fused(&node.op)), "{pattern:?}");
+        }
         let groups = weight_groups(std::slice::from_ref(&plan)).unwrap();
         backend.load(&groups, &self.weights).unwrap();
         backend.alloc_state(&[], 4, 4, 4).unwrap();

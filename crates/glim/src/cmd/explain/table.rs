@@ -162,12 +162,16 @@ fn lines(report: &Report<'_>, name: impl Fn(&ExplainedOp) -> String) -> Vec<Line
     lines
 }
 
-/// `blk.3.attn_q_b` as `blk.*.attn_q_b`.
+/// `blk.3.attn_q_b` as `blk.*.attn_q_b`; what is fused of parts of layers has that in front of them once.
 fn over_layers(label: &str) -> String {
     let is_layer = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let rest = label.strip_prefix("blk.").and_then(|l| l.split_once('.'));
-    match rest.filter(|(layer, _)| is_layer(layer)) {
-        Some((_, rest)) => format!("blk.*.{rest}"),
+    let in_layer = |part: &'_ str| {
+        let (layer, rest) = part.strip_prefix("blk.")?.split_once('.')?;
+        is_layer(&layer).then(|| rest.to_owned())
+    };
+    let parts: Option<Vec<String>> = label.split(" + ").map(in_layer).collect();
+    match parts {
+        Some(parts) => format!("blk.*.{}", parts.join(" + ")),
         None => label.to_owned(),
     }
 }
@@ -179,6 +183,10 @@ mod tests {
     #[test]
     fn layers_share_a_name() {
         assert_eq!(over_layers("blk.12.attn_q_b"), "blk.*.attn_q_b");
+        assert_eq!(
+            over_layers("blk.1.ffn_residual + blk.2.attn_norm"),
+            "blk.*.ffn_residual + attn_norm"
+        );
         for alone in ["embed", "blk.x.attn", "blk.3", "blk..attn"] {
             assert_eq!(over_layers(alone), alone);
         }
