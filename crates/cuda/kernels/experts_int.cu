@@ -5,16 +5,19 @@
 // pair with silu between, then down with the sum over a row's pairs. Products are those of gemv_int.cu, warps share tiles of 16 weight
 // rows as there; a row's bits depend on the shapes and on its own choices alone.
 //
-// Defines: TYPE; ROWS, the rows that one expert is multiplied with at a time (2, 4, 8).
-// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 2 8
+// Defines: TYPE; ROWS, the rows that one expert is multiplied with at a time (1, 8).
+// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 1 8
 // prefetches: experts_down
 // spills: experts_hidden experts_down
 #include "gemv_tile.cuh"
-#include "units.cuh"
+#include "sums.cuh"
 
 typedef Unit<TYPE> U;
 
 constexpr int FLIGHT = U::SLOT > 0 ? U::FLIGHT : 2;
+
+// More than a block has, for one row: registers are left for blocks of `experts_down`, which then has its weights on their way early.
+constexpr int HIDDEN_THREADS = ROWS == 1 ? 768 : 512;
 
 __device__ __forceinline__ float silu(float z) { return z * (1.0f / (1.0f + expf(-z))); }
 
@@ -47,7 +50,7 @@ __device__ __forceinline__ int members_of(const int* ids, int expert, int pairs,
 // Without `shares` each block serves its own pair only. An expert out of range raises a fault and leaves `hidden` alone:
 // `experts_down` looks again.
 // Shared memory: the warps' sums, twice; the list of pairs, if shared; the activations.
-KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const float* d, const float* s, const int* ids, float* hidden,
+KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q, const float* d, const float* s, const int* ids, float* hidden,
                            int experts, int inputs, int inner, int k, int turns, int shares, Rows rows, Fault* fault, int op) {
     SHARED(float, room);
     const int warps = int(blockDim.x) / WARP, matrices = gate && up ? 2 : 1, ways = warps / matrices;
@@ -86,7 +89,7 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
     int next = begin, ahead = way;
     auto enter = [&] {
         const u64 row = u64(expert) * u64(inner) + u64(next * TILE);
-        return U::from({weight, all, row * blocks, blocks, max(min(TILE, inner - next * TILE), 1)}, lane);
+        return U::from({weight, all, row * blocks, u32(blocks), max(min(TILE, inner - next * TILE), 1)}, lane);
     };
     typename U::From from = enter();
     Ring<TYPE, FLIGHT> ring;
@@ -106,17 +109,16 @@ KERNEL(512) experts_hidden(const u8* gate, const u8* up, const u8* q, const floa
         if (shares) fill(x, start);
         copies_wait();
         __syncthreads();
-        const Columns<TYPE> columns(x);
-        float acc[ROWS / 2][2] = {};
+        Sums<TYPE, ROWS> tile_sums(x);
         int tile = begin, turn = 0;
         auto use = [&](int f, int i) {
             const int unit = way + i * ways;
             const auto& raw = ring.take(f);
-            if (unit < units) multiply<TYPE>(acc, raw, unit, inputs, unit * U::SPAN, columns, n);
+            if (unit < units) tile_sums.multiply(raw, unit, inputs, unit * U::SPAN);
         };
         in_flight<FLIGHT>(total, items, load, use, [&] {
             float* sums = room + turn * warps * ROWS * TILE;
-            put_sums<ROWS>(acc, sums);
+            tile_sums.put(sums);
             for (u32 i = threadIdx.x; i < u32(n * TILE); i += blockDim.x) {
                 const int row = tile * TILE + int(i % TILE), r = i / TILE;
                 if (row >= inner) continue;
@@ -148,7 +150,7 @@ KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, co
     const int way = threadIdx.x / WARP, lane = threadIdx.x % WARP, t = blockIdx.x;
     const int each = (inner + U::SPAN - 1) / U::SPAN, units = k * each, items = (units + ways - 1) / ways;
     const u64 blocks = u64(inner / TYPE::ELEMS), all = u64(experts) * u64(outputs) * blocks;
-    int* chosen = reinterpret_cast<int*>(room + 2 * ways * 2 * TILE);
+    int* chosen = reinterpret_cast<int*>(room + 2 * ways * TILE);
     float* factors = reinterpret_cast<float*>(chosen + (k + 3) / 4 * 4);
     u8* const slots = reinterpret_cast<u8*>(factors + (k + 3) / 4 * 4);
     u8* const staged = slots + ways * FLIGHT * U::SLOT;
@@ -172,7 +174,7 @@ KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, co
     auto load = [&](int f, bool is_there) {
         is_there = is_there && ahead < units;
         const u64 row = u64(chosen[is_there ? ahead / each : 0]) * u64(outputs) + u64(next * TILE);
-        const auto from = U::from({down, all, row * blocks, blocks, max(min(TILE, outputs - next * TILE), 1)}, lane);
+        const auto from = U::from({down, all, row * blocks, u32(blocks), max(min(TILE, outputs - next * TILE), 1)}, lane);
         ring.load(f, from, is_there ? ahead % each : each, each, inner);
         ahead += ways;
         if (ahead >= items * ways) ahead = way, next++;
@@ -194,19 +196,18 @@ KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, co
         x.put(0, i, v, factors[slot]);
     }
     __syncthreads();
-    const Columns<TYPE> columns(x);
-    float acc[1][2] = {};
+    Sums<TYPE, 1> tile_sums(x);
     int tile = begin, turn = 0;
     auto use = [&](int f, int i) {
         const int unit = way + i * ways;
         const auto& raw = ring.take(f);
-        if (unit < units) multiply<TYPE>(acc, raw, unit % each, inner, unit * U::SPAN, columns, 1);
+        if (unit < units) tile_sums.multiply(raw, unit % each, inner, unit * U::SPAN);
     };
     in_flight<FLIGHT>(total, items, load, use, [&] {
-        float* sums = room + turn * ways * 2 * TILE;
-        put_sums<2>(acc, sums);
+        float* sums = room + turn * ways * TILE;
+        tile_sums.put(sums);
         const int row = tile * TILE + int(threadIdx.x);
-        if (threadIdx.x < TILE && row < outputs) out[u64(t) * u64(outputs) + u64(row)] = sum_of<2>(sums, 0, ways, 0, threadIdx.x);
+        if (threadIdx.x < TILE && row < outputs) out[u64(t) * u64(outputs) + u64(row)] = sum_of<1>(sums, 0, ways, 0, threadIdx.x);
         tile++, turn ^= 1;
     });
 }

@@ -1,38 +1,41 @@
 // Matrix-vector products of quantised weights with activations of 8 bits: Linear, LmHead and HeadProject of a few rows.
 //
-//   y_i[t, h, j] = w_i[h, j] · x[t, h]      TYPE: type of the weights, ROWS: most rows of activations in a pass (2, 4, 8, 16)
+//   y_i[t, h, j] = w_i[h, j] · x[t, h]      TYPE: type of the weights, ROWS: most rows of activations in a pass (1, 4, 8, 16)
 //
-// Activations are rounded by q8.cu, or here if `x` is given: short rows are not worth a kernel of their own. A warp multiplies 16 weight rows with all rows of activations on tensor cores (units.cuh); `ways` warps
+// Activations are rounded by q8.cu, or here if `x` is given: short rows are not worth a kernel of their own. A warp multiplies 16 weight rows with all rows of activations on tensor cores (sums.cuh); `ways` warps
 // share out the units of a tile of 16 rows, unit by unit, and their sums are added in the order of the warps. A block of
-// blockDim.x / 32 / ways tiles takes every gridDim.x-th such group of tiles of up to four weights, one weight after the other;
+// blockDim.x / 32 / ways tiles takes every gridDim.x-th such group of tiles of up to four weights, one weight after the other, `turns` groups at most;
 // blockIdx.y is a pass over ROWS rows of activations, blockIdx.z a head.
 // Shared memory: the warps' sums, twice; their units on the way, unless in registers; the activations (staged.cuh).
 //
 // Each warp requests the units that it begins with, and waits only then for the kernel before; from then on FLIGHT units are on
 // their way, across tiles. A row's bits do not depend on ROWS, grid or block; `ways` follows from the weights' shape and type.
 //
-// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 2 4 8 16
+// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 1 4 8 16
 // prefetches: gemv_int
 // spills: gemv_int
 #include "gemv_tile.cuh"
-#include "units.cuh"
+#include "sums.cuh"
 
 typedef Unit<TYPE> U;
 
-constexpr int PASSES = ROWS / 2;
 constexpr int FLIGHT = ROWS <= 4 || U::SLOT > 0 ? U::FLIGHT : 2;
 
-KERNEL(512)
-gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways, const u8* w0,
+// Blocks of one row leave registers for those of the kernel behind, which then has its weights on their way early.
+constexpr int THREADS = ROWS <= 4 ? 256 : 512;
+constexpr int RESIDENT = ROWS > 4 ? 1 : U::SLOT > 0 && ROWS == 1 ? 3 : 2;
+
+KERNEL(THREADS, RESIDENT)
+gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways_log, int turns, const u8* w0,
          const u8* w1, const u8* w2, const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
     SHARED(float, room);
     const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
-    const int warps = int(blockDim.x) / WARP, at_once = warps / ways;
+    const int warps = blockDim.x / WARP, ways = 1 << ways_log, at_once = warps >> ways_log;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int way = warp % ways, tile = warp / ways;
+    const int way = warp & (ways - 1), tile = warp >> ways_log;
     const int first = int(blockIdx.y) * ROWS, count = min(ROWS, rows.capacity - first);
-    const int units = (k + U::SPAN - 1) / U::SPAN, items = (units + ways - 1) / ways;
-    const u64 blocks = u64(k / TYPE::ELEMS);
+    const int units = (k + U::SPAN - 1) / U::SPAN, items = (units + ways - 1) >> ways_log;
+    const u32 blocks = u32(k) / TYPE::ELEMS;
 
     u8* const slots = reinterpret_cast<u8*>(room + 2 * warps * ROWS * TILE);
     u8* const staged = slots + warps * FLIGHT * U::SLOT;
@@ -51,7 +54,8 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     };
     int v = int(blockIdx.x) * at_once;
     const int stride = int(gridDim.x) * at_once, all = gemv_tiles(targets);
-    const int total = v < all ? (all - v + stride - 1) / stride * items : 0;
+    while (turns > 0 && v + (turns - 1) * stride >= all) turns--;
+    const int total = turns * items;
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++) load(f, f < total);
     pdl_wait();
@@ -68,16 +72,17 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     copies_wait();
     __syncthreads();
 
-    const Columns<TYPE> columns(activations);
-    float acc[PASSES][2] = {};
+    Sums<TYPE, ROWS> sums(activations);
     int turn = 0;
     auto use = [&](int f, int i) {
-        const int unit = way + i * ways;
+        const int unit = way + (i << ways_log);
         const auto& raw = ring.take(f);
-        if (unit < units) multiply<TYPE>(acc, raw, unit, k, unit * U::SPAN, columns, count);
+        if (unit < units) sums.multiply(raw, unit, k, unit * U::SPAN);
     };
     in_flight<FLIGHT>(total, items, load, use, [&] {
-        gemv_tile_store<ROWS>(acc, targets, v, at_once, ways, first, count, room + turn * warps * ROWS * TILE);
+        float* const at = room + turn * warps * ROWS * TILE;
+        sums.put(at);
+        gemv_tile_store<ROWS>(at, targets, v, at_once, ways, first, count);
         v += stride, turn ^= 1;
     });
 }

@@ -33,22 +33,28 @@ constexpr int EARLY_QUERIES = 1;
 constexpr int EARLY_OLD_KEYS = 2;
 constexpr int EARLY_KEYS = 4;
 
+// Said so that the compiler knows that it is the same in all lanes.
+__device__ __forceinline__ int warp_index() { return __shfl_sync(FULL, int(threadIdx.x) / WARP, 0); }
+
 // Zero for what is negative; NaN stays, unlike in fmaxf, so that a key that was never written is not hidden.
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-// An element, if it is one of the row's: from L2, or through L1.
+// Elements at..at + 4 of a row of `dim`, zeros beyond its end: from L2, or through L1.
 template <bool EARLY> __device__ __forceinline__ float load_one(const float* row, int at, int dim) {
     if (at >= dim) return 0.0f;
     return EARLY ? __uint_as_float(load4(row + at)) : row[at];
 }
 
-// Elements at..at + 4 of a row of `dim`, zeros beyond its end.
+template <bool EARLY> __device__ __forceinline__ float4 load_whole(const float* p) {
+    if (!EARLY) return *reinterpret_cast<const float4*>(p);
+    const uint4 v = load16(p);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+}
+
 template <bool EARLY> __device__ __forceinline__ float4 load_four(const float* row, int at, int dim) {
 #if VEC == 4
     if (at >= dim) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (!EARLY) return *reinterpret_cast<const float4*>(row + at);
-    const uint4 v = load16(row + at);
-    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+    return load_whole<EARLY>(row + at);
 #else
     return make_float4(load_one<EARLY>(row, at, dim), load_one<EARLY>(row, at + 1, dim), load_one<EARLY>(row, at + 2, dim),
                        load_one<EARLY>(row, at + 3, dim));
@@ -60,27 +66,27 @@ struct Keys {
     float4 v[LANE_KEYS][PIECES];
 };
 
-// Of positions first.. of a row that sees `n`; what is not there is zero.
+// Of positions first.. of a row that sees `n`; beyond its end, the last one's: loads under a condition would wait for each other.
 template <bool EARLY>
 __device__ __forceinline__ void load_keys(Keys& k, const float* keys, const int* table, int block_size, int first, int n, int dim) {
     const int lane = threadIdx.x % WARP, slice = lane % SLICES, own = lane / SLICES * LANE_KEYS;
     // Lane i finds the i-th key, for all.
-    const int mine = first + lane % KEYS;
-    const u32 slot = mine < n ? slot_of(table, block_size, mine) : 0;
+    const u32 slot = slot_of(table, block_size, min(first + lane % KEYS, n - 1));
 #pragma unroll
     for (int i = 0; i < LANE_KEYS; i++) {
-        const bool there = first + own + i < n;
         const float* row = keys + u64(__shfl_sync(FULL, slot, own + i)) * dim;
 #pragma unroll
-        for (int p = 0; p < PIECES; p++)
-            k.v[i][p] = there ? load_four<EARLY>(row, 4 * (slice + SLICES * p), dim) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int p = 0; p < PIECES; p++) {
+            const int at = 4 * (slice + SLICES * p);
+            k.v[i][p] = VEC == 4 && dim == PADDED ? load_whole<EARLY>(row + at) : load_four<EARLY>(row, at, dim);
+        }
     }
 }
 
 // Brings the warp's heads and their weights to shared memory; seen by the warp after its copies and a __syncwarp.
 __device__ __forceinline__ void stage_queries(float* q, float* weights, const float* row_q, const float* row_weights, float scale,
                                               int heads, int dim) {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int warp = warp_index(), lane = threadIdx.x % WARP;
 #pragma unroll 1
     for (int pass = warp * WARP_HEADS; pass < heads; pass += PASS_HEADS) {
         const int own = min(heads - pass, WARP_HEADS);
@@ -102,7 +108,7 @@ __device__ __forceinline__ void stage_queries(float* q, float* weights, const fl
 
 // The sum over the warp's heads of the key that the lane ends with (`key_of_lane`), in both of its lanes.
 __device__ __forceinline__ float score(const Keys& k, const float* q, const float* weights, int heads) {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, slice = lane % SLICES;
+    const int warp = warp_index(), lane = threadIdx.x % WARP, slice = lane % SLICES;
     float sum = 0.0f;
 #pragma unroll 1
     for (int pass = warp * WARP_HEADS; pass < heads; pass += PASS_HEADS) {
@@ -161,7 +167,7 @@ KERNEL(128, 4) index_score_row(const float* q, const float* weights, const float
     __shared__ float parts[2][WARPS][KEYS];
     float* q_room = room;
     float* weight_room = q_room + heads * PADDED;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x;
+    const int warp = warp_index(), lane = threadIdx.x % WARP, row = blockIdx.x;
     const int step = int(gridDim.y) * KEYS;
 
     const int n = load_input(positions + row) + 1;

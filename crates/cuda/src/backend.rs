@@ -42,7 +42,7 @@ pub struct CudaOptions {
     /// Wait after every operation, so that a failure names the one that failed. Launches one by one.
     pub sync_launches: bool,
     /// Make each buffer an allocation of its own, new and exactly as long as needed, and free it at once: so that what watches allocations
-    /// (compute-sanitizer, the emulator) sees what leaves them. By default, whether `GLIM_CUDA_APART` is set.
+    /// (compute-sanitizer, the emulator) sees what leaves them.
     pub apart: bool,
     /// This rank's place among those of the model.
     pub ranks: Place,
@@ -60,7 +60,7 @@ impl Default for CudaOptions {
             graphs: true,
             poison: false,
             sync_launches: false,
-            apart: std::env::var_os("GLIM_CUDA_APART").is_some(),
+            apart: false,
             ranks: Place::alone(),
             cache: Cache::default(),
             random_caches: false,

@@ -109,7 +109,7 @@ fn gpus(text: &mut String, facts: &Facts) {
         let cells = row
             .iter()
             .zip(&widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
+            .map(|(cell, width)| format!("{:width$}", plain(cell)));
         let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
     text.push('\n');
@@ -229,8 +229,16 @@ fn one(text: &mut String, finding: &Finding) {
     }
 }
 
+/// Text without control characters: commands and names come from other users, and a terminal obeys what it is sent.
+fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
 /// Words in lines of at most [`WIDTH`], the first after `head`, the others after `indent` blanks.
 fn wrap(text: &mut String, head: &str, indent: usize, words: &str) {
+    let words = plain(words);
     let mut line = head.to_owned();
     let mut is_fresh = true;
     for word in words.split(' ') {
@@ -261,6 +269,21 @@ mod tests {
         assert_eq!(
             [5, 119, 120, 7200, 300_000].map(age),
             ["5 s", "119 s", "2 min", "2 h", "3 d"]
+        );
+    }
+
+    #[test]
+    fn a_command_of_somebody_else_does_not_reach_the_terminal_raw() {
+        let mut text = String::new();
+        wrap(
+            &mut text,
+            "note  ",
+            6,
+            "pid 7: evil\u{1b}[2J\rok\n\u{9b}31m",
+        );
+        assert_eq!(
+            text,
+            "note  pid 7: evil\u{fffd}[2J\u{fffd}ok\u{fffd}\u{fffd}31m\n"
         );
     }
 

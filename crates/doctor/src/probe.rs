@@ -23,6 +23,8 @@ const MAX_ANSWER: u64 = 64 << 10;
 const KILL_WAIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether a probe has ended.
 const POLL: Duration = Duration::from_millis(20);
+/// Exit code of a probe that could not begin: `EX_UNAVAILABLE` of `sysexits.h`.
+pub const UNAVAILABLE: i32 = 69;
 
 /// Slowest one-way flag between two GPUs that is fine: 0.36 to 1.36 µs were measured with peer access, about 14 without.
 const SLOW_FLAG_US: f64 = 1.5;
@@ -34,7 +36,7 @@ const SLOW_GB_S: f64 = 20.0;
 const COLLAPSED_WRITE_GB_S: f64 = 10.0;
 const FAST_READ_GB_S: f64 = 30.0;
 
-/// One probe: from one GPU's side to another's. GPUs by CUDA's ordinals.
+/// One probe: from one GPU's side to another's. GPUs by NVML's index, which is CUDA's ordinal under `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// The GPU whose kernels run.
@@ -64,7 +66,12 @@ pub struct Measured {
 pub enum Outcome {
     /// It answered.
     Done(Measured),
-    /// It said that it could not, or ended otherwise.
+    /// It could not begin, and said so by exit code 69: nothing is known of the pair.
+    Unavailable {
+        /// What it said.
+        why: String,
+    },
+    /// It went wrong.
     Failed {
         /// What it said last, or how it ended.
         why: String,
@@ -82,7 +89,7 @@ pub trait Runner {
     fn run(&self, job: Job, limit: Duration) -> Outcome;
 }
 
-/// All jobs of these GPUs: each pair in both directions.
+/// All jobs of these GPUs, by NVML's index: each pair in both directions.
 pub fn jobs(gpus: &[usize]) -> Vec<Job> {
     let pairs = gpus
         .iter()
@@ -151,9 +158,11 @@ fn name(job: Job) -> String {
 fn finished(outcomes: &[(Job, Outcome)], wanted: usize) -> Verdict {
     let mut hung = Vec::new();
     let mut failed = Vec::new();
+    let mut not_begun = Vec::new();
     for (job, outcome) in outcomes {
         match outcome {
             Outcome::Done(_) => {}
+            Outcome::Unavailable { why } => not_begun.push(format!("{} ({why})", name(*job))),
             Outcome::Failed { why } => failed.push(format!("{} ({why})", name(*job))),
             Outcome::TimedOut { ended: true } => hung.push(name(*job)),
             Outcome::TimedOut { ended: false } => {
@@ -175,7 +184,12 @@ fn finished(outcomes: &[(Job, Outcome)], wanted: usize) -> Verdict {
     if !failed.is_empty() {
         return Verdict::blocker(format!("probes fail: {}", few(&failed))).why(rest);
     }
+    if !not_begun.is_empty() {
+        let why = crate::reading::Unread::Other(few(&not_begun));
+        return Verdict::unknown("pairs of GPUs", &why).why(rest);
+    }
     match left_out {
+        0 if wanted == 0 => Verdict::ok("there is no pair of GPUs to probe"),
         0 => Verdict::ok(format!("all {wanted} probes ended")),
         _ => Verdict::unknown("some pairs", &crate::reading::Unread::Other(rest)),
     }
@@ -221,12 +235,10 @@ fn bandwidth(done: &[(Job, &Measured)], over_nvlink: impl Fn(Job) -> bool) -> Ve
         .filter(|(_, measured)| is_collapsed(measured))
         .map(figures)
         .collect();
+    let is_fine = |measured: &Measured| is_fast(measured.read_gb_s) && is_fast(measured.write_gb_s);
     let slow: Vec<String> = done
         .iter()
-        .filter(|(_, measured)| {
-            !is_collapsed(measured)
-                && !(is_fast(measured.read_gb_s) && is_fast(measured.write_gb_s))
-        })
+        .filter(|(_, measured)| !(is_collapsed(measured) || is_fine(measured)))
         .map(figures)
         .collect();
     if !collapsed.is_empty() {
@@ -288,6 +300,9 @@ impl Runner for Spawned {
         let child = Command::new(&self.program)
             .args(&self.arguments)
             .args([job.from.to_string(), job.to.to_string()])
+            // The numbers are NVML's, which counts along the bus.
+            .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            .env_remove("CUDA_VISIBLE_DEVICES")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -339,14 +354,14 @@ fn watch(mut child: Child, limit: Duration) -> Outcome {
         Some(Ok(measured)) if status.success() => Outcome::Done(measured),
         _ => {
             let said = stderr.lines().rev().find(|line| !line.trim().is_empty());
-            Outcome::Failed {
-                why: crate::host::head(
-                    &said.map_or_else(
-                        || format!("it ended with {status} and no answer"),
-                        str::to_owned,
-                    ),
-                    200,
-                ),
+            let why = said.map_or_else(
+                || format!("it ended with {status} and no answer"),
+                str::to_owned,
+            );
+            let why = crate::host::head(&why, 200);
+            match status.code() {
+                Some(UNAVAILABLE) => Outcome::Unavailable { why },
+                _ => Outcome::Failed { why },
             }
         }
     }
@@ -489,6 +504,24 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_that_could_not_begin_leaves_its_pair_unknown() {
+        let why = || "held".to_owned();
+        let findings = judged(|job| {
+            if only(job) {
+                Outcome::Unavailable { why: why() }
+            } else {
+                Outcome::Done(FINE)
+            }
+        });
+        assert!(
+            findings[0].unknown && findings[0].title.contains("2→0 (held)"),
+            "{findings:?}"
+        );
+        assert_eq!(level(&findings, "probe-bytes"), Level::Ok);
+        assert_eq!(judge(&[], 0, |_| false).len(), 1);
+    }
+
+    #[test]
     fn nothing_is_started_after_a_probe_that_cannot_be_killed() {
         struct Lost;
         impl Runner for Lost {
@@ -531,10 +564,16 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(
-            why(shell("echo no peer access >&2; exit 69", LONG)),
+            why(shell("echo no peer access >&2; exit 70", LONG)),
             "no peer access"
         );
         assert!(why(shell("echo '{\"bytes\":1}'", LONG)).contains("no answer"));
+        assert_eq!(
+            shell("echo the GPU is held >&2; exit 69", LONG),
+            Outcome::Unavailable {
+                why: "the GPU is held".into()
+            }
+        );
         // An answer before a crash is none.
         assert!(why(shell(&format!("{answer}; kill -SEGV $$"), LONG)).contains("signal"));
         assert_eq!(

@@ -10,7 +10,7 @@ use glim_doctor::{Facts, Host, Level, Recorder, Recording, examine, page};
 #[test]
 fn pages_of_the_hosts() {
     let mut differ = Vec::new();
-    for (host, _) in HOSTS {
+    for host in HOSTS {
         let (facts, findings) = examined(host, &json(host));
         let page = page::page(&facts, &findings, true);
         let path = folder("golden").join(format!("{host}.txt"));
@@ -99,13 +99,13 @@ fn without_root_what_root_sees_is_unknown() {
 /// A recording of a recording holds all that the checks asked for, and leads to the same findings.
 #[test]
 fn a_recording_answers_as_the_host_did() {
-    for (host, _) in HOSTS {
+    for host in HOSTS {
         let original = Recording::parse(&json(host).to_string()).unwrap();
-        let recorder = Recorder::new(&original, "again");
-        let facts = Facts::gather(&recorder, &common::subject(host));
+        let recorder = Recorder::new(&original, "again", &original.subject);
+        let facts = Facts::gather(&recorder, &original.subject);
         let text = recorder.finish().to_text().unwrap();
         let again = Recording::parse(&text).unwrap();
-        let replayed = Facts::gather(&again, &common::subject(host));
+        let replayed = Facts::gather(&again, &again.subject);
         assert_eq!(facts, replayed, "{host}");
         assert_eq!(examine(&facts), examined(host, &json(host)).1, "{host}");
     }
@@ -115,7 +115,11 @@ fn a_recording_answers_as_the_host_did() {
 #[test]
 fn the_machine_of_this_test_can_be_recorded() {
     let live = glim_doctor::Live::default();
-    let recorder = Recorder::new(&live, "the machine of a test");
+    let recorder = Recorder::new(
+        &live,
+        "the machine of a test",
+        &glim_doctor::Subject::default(),
+    );
     let facts = Facts::gather(&recorder, &glim_doctor::Subject::default());
     let text = recorder.finish().to_text().unwrap();
     let replayed = Facts::gather(
@@ -130,7 +134,7 @@ fn the_machine_of_this_test_can_be_recorded() {
 /// JSON of the facts has no float that JSON cannot hold, and findings have the fields that scripts rely on.
 #[test]
 fn facts_and_findings_are_json() {
-    for (host, _) in HOSTS {
+    for host in HOSTS {
         let (facts, findings) = examined(host, &json(host));
         let facts = serde_json::to_value(&facts).unwrap();
         assert!(

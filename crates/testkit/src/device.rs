@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `GLIM_CUDA_LIBRARIES` | the folder of the emulator's libraries; `cargo xtask emulate` sets it |
 //! | `GLIM_CUDA_CACHE` | a folder that keeps compiled kernels between tests |
+//! | `GLIM_CUDA_APART` | that each buffer is to be an allocation of its own, so that what leaves it is seen |
 //! | `GLIM_CUDA_PROMPTS` | prompts of a reference, separated by commas |
 //! | `GLIM_CUDA_RUNS` | how often what must repeat itself is repeated |
 
@@ -23,6 +24,11 @@ pub fn emulator() -> Option<PathBuf> {
 /// Where compiled kernels are kept.
 pub fn kernel_cache() -> Option<PathBuf> {
     folder("GLIM_CUDA_CACHE")
+}
+
+/// Whether each buffer is to be an allocation of its own.
+pub fn apart() -> bool {
+    std::env::var_os("GLIM_CUDA_APART").is_some()
 }
 
 /// Whether a prompt of a reference is run: those that are asked for, or else all of them on a GPU and the shortest, `short`, on the emulator.

@@ -1,4 +1,4 @@
-// Rounded activations in shared memory, for products on tensor cores (units.cuh).
+// Rounded activations in shared memory, for products on tensor cores (sums.cuh).
 //
 // A row is copied, or rounded on the way (the same bits; short rows are not worth a kernel of their own), and filled up with zeros to whole units; rows of scales and of sums are padded, so that two rows lie in
 // different banks. 16 bytes of zeros come first, for lanes that have nothing to add.

@@ -27,6 +27,15 @@ const EARLY_QUERIES: i32 = 1;
 const EARLY_OLD_KEYS: i32 = 2;
 const EARLY_KEYS: i32 = 4;
 
+/// Threads of `select.cu`'s kernels and the shared memory that their variables take; from how many positions on rows are sifted, by how
+/// many blocks, and the room of these and of the block that chooses.
+const SELECT_THREADS: u32 = 1024;
+const SELECT_SHARED: usize = 20 * 1024;
+const SIFT_FROM: usize = 8192;
+const SIFTS: usize = 32;
+const LIST: usize = 4096;
+const SIFTED: usize = 8192;
+
 /// Latent columns that `mla_attend` can accumulate, and its threads.
 const MOST_RANK: usize = 512;
 const ATTEND_THREADS: usize = 256;
@@ -210,6 +219,31 @@ pub(super) fn index_select(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         Some(f) => (Arg::BufferAt(f.buffer, f.start * F32), b.last(f.buffer)),
         None => (Arg::Null, 0),
     };
+    let defines = [("VEC", vec(&[stride]))];
+    let rows = b.rows(*out);
+    // Lists, places, and two bits a position.
+    let shared = SIFTED * 2 * F32 + stride.div_ceil(32) * 2 * F32;
+    let room = b.gpu().shared_memory as usize - SELECT_SHARED;
+    // In prefill rows fill the GPU, and a row that has no room for its bits is looked through as it is.
+    let sifts = b.is_decode() && stride > SIFT_FROM && shared <= room;
+    let [lists, counts] = match sifts {
+        false => [Arg::Null; 2],
+        true => [LIST * 2 * F32, F32].map(|bytes| Arg::Scratch(b.scratch(rows * SIFTS * bytes))),
+    };
+    if sifts {
+        let args = vec![
+            Arg::Buffer(*scores),
+            Arg::I32(int(stride)?),
+            Arg::Buffer(*positions),
+            Arg::I32(int(*topk)?),
+            lists,
+            counts,
+            Arg::Rows(*out),
+        ];
+        let kernel = Kernel::new("select", "index_sift", &defines);
+        let blocks = [grid(rows)?, grid((ROW_BLOCKS / rows).clamp(1, SIFTS))?, 1];
+        b.launch(kernel, blocks, SELECT_THREADS, 0, args);
+    }
     let args = vec![
         Arg::Buffer(*scores),
         Arg::I32(int(stride)?),
@@ -218,10 +252,13 @@ pub(super) fn index_select(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         given,
         Arg::I32(int(given_stride)?),
         Arg::Buffer(*out),
+        lists,
+        counts,
         Arg::Rows(*out),
     ];
-    let kernel = Kernel::new("select", "index_select", &[("VEC", vec(&[stride]))]);
-    b.launch(kernel, [grid(b.rows(*out))?, 1, 1], 1024, 0, args);
+    let kernel = Kernel::new("select", "index_select", &defines);
+    let shared = if sifts { grid(shared)? } else { 0 };
+    b.launch(kernel, [grid(rows)?, 1, 1], SELECT_THREADS, shared, args);
     Ok(())
 }
 

@@ -224,7 +224,8 @@ fn gemv_int(
     let k = args.pop();
     args.extend(rounded.unwrap_or([Arg::Null; 3]));
     args.extend(k);
-    args.push(Arg::I32(int(tiles.ways)?));
+    args.push(Arg::U32(tiles.ways.trailing_zeros()));
+    args.push(Arg::I32(int(tiles.turns)?));
     args.extend(targets(products)?);
     let rows = tiles.rows.to_string();
     let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
@@ -292,8 +293,10 @@ fn targets(products: &[Product]) -> Result<Vec<Arg>, String> {
 pub(super) const TILE: usize = 16;
 /// Warps that share a tile, at most.
 const WAYS: usize = 8;
-/// Threads of `gemv_int` that a multiprocessor has registers for.
-const RESIDENT_OF_TILES: usize = 512;
+/// Warps of `gemv_int` that a multiprocessor has registers for (`RESIDENT` there).
+fn resident_warps(rows: usize, flight: usize) -> usize {
+    if rows == 1 && flight > 0 { 24 } else { 16 }
+}
 
 /// Elements of a unit of `gemv_int`: `SPAN` in `units.cuh`.
 pub(super) fn span(ty: GgmlType) -> usize {
@@ -328,11 +331,22 @@ pub(super) fn sums_bytes(warps: usize, rows: usize) -> usize {
     2 * warps * rows * TILE * size_of::<f32>()
 }
 
+/// Rows of activations that `gemv_int` multiplies in a pass.
+const PASSES: [usize; 4] = [1, 4, 8, 16];
+
+/// Those of a pass over `rows` rows.
+fn passes(rows: usize) -> usize {
+    let enough = PASSES.into_iter().find(|n| *n >= rows);
+    enough.unwrap_or(PASSES[PASSES.len() - 1])
+}
+
 /// Threads and blocks of `gemv_int`.
 struct Tiles {
     /// Rows of activations in a pass.
     rows: usize,
     ways: usize,
+    /// Groups of tiles that a block takes at most.
+    turns: usize,
     threads: u32,
     shared: u32,
     grid: [u32; 3],
@@ -345,37 +359,43 @@ impl Tiles {
         let tiles: usize = products.iter().map(|p| p.m.div_ceil(TILE)).sum();
         let ways = ways(units);
         let multiprocessors = b.gpu().multiprocessors as usize;
-        // Blocks of eight warps where they are enough for all multiprocessors.
-        let is_many = tiles * ways * input.heads >= 8 * 2 * multiprocessors;
-        let at_once = (if is_many { 8 } else { 4 } / ways).max(1);
-        let threads = 32 * ways * at_once;
-
+        let is_many = |warps: usize| tiles * ways * input.heads >= warps * multiprocessors;
+        // Blocks are large where they are enough for all multiprocessors. Many rows of activations take so much shared memory that
+        // more warps should have it together.
+        let warps = |rows: usize| {
+            let most = match rows > 4 {
+                true if is_many(8) => 16,
+                false if !is_many(16) => 4,
+                _ => 8,
+            };
+            ways * (most / ways).max(1)
+        };
         let flight = flight(b, products[0].ty);
         let shared = |rows: usize| {
-            let warps = ways * at_once;
             let activations = staged_bytes(units * span, rows.min(input.rows));
-            sums_bytes(warps, rows) + warps * flight + activations
+            sums_bytes(warps(rows), rows) + warps(rows) * flight + activations
         };
-        let passes = [2, 4, 8, 16];
-        let wanted = passes.into_iter().find(|n| *n >= input.rows);
-        let wanted = wanted.unwrap_or(passes[3]);
         let most = b.gpu().shared_memory as usize;
+        let wanted = passes(input.rows);
         let fits = |n: &usize| *n <= wanted && shared(*n) <= most;
-        let rows = passes.into_iter().rev().find(fits).ok_or_else(|| {
+        let rows = PASSES.into_iter().rev().find(fits).ok_or_else(|| {
             let k = input.k;
             format!("activations of {k} elements do not fit into shared memory of {most} bytes")
         })?;
 
+        let warps = warps(rows);
+        let at_once = warps / ways;
         let blocks = tiles.div_ceil(at_once);
         // As many as can be resident; each takes as many tiles as the others, or one less.
         let by_memory = most / shared(rows);
-        let by_threads = RESIDENT_OF_TILES / threads;
-        let resident = multiprocessors * by_memory.min(by_threads).max(1) / input.heads;
+        let by_registers = resident_warps(rows, flight) / warps;
+        let resident = multiprocessors * by_memory.min(by_registers).max(1) / input.heads;
         let turns = blocks.div_ceil(resident.max(1));
         Ok(Self {
             rows,
             ways,
-            threads: threads as u32,
+            turns,
+            threads: grid(32 * warps)?,
             shared: grid(shared(rows))?,
             grid: [
                 grid(blocks.div_ceil(turns))?,

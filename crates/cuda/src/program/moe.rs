@@ -168,7 +168,7 @@ fn kernel(entry: &'static str, ty: GgmlType) -> Kernel {
 
 /// A kernel of `experts_int.cu`, for so many rows of activations at a time.
 fn kernel_rounded(entry: &'static str, ty: GgmlType, rows: usize) -> Kernel {
-    let rows = if rows == 2 { "2" } else { "8" };
+    let rows = if rows == 1 { "1" } else { "8" };
     Kernel::new("experts_int", entry, &[("TYPE", ty.name()), ("ROWS", rows)])
 }
 
@@ -231,13 +231,9 @@ fn hidden_rounded(
     let units = d.div_ceil(span);
     let ways = linear::ways(units);
     let warps = ways * weights.len();
-    let (at_once, shares) = match (rows, b.is_decode()) {
-        (1, _) => (2, false),
-        // Prefill has too many pairs to look through for those of an expert.
-        (_, false) => (2, false),
-        (2, true) => (2, true),
-        (_, true) => (8, true),
-    };
+    // Prefill has too many pairs to look through for those of an expert.
+    let shares = b.is_decode() && rows > 1;
+    let at_once = if shares { 8 } else { 1 };
     let kernel = kernel_rounded("experts_hidden", ty, at_once);
     let list = if shares {
         pairs.next_multiple_of(4) * 4
@@ -249,8 +245,8 @@ fn hidden_rounded(
     let shared = linear::sums_bytes(warps, at_once) + list + flight + staged;
     let shared = shared_memory(b, shared)?;
     let tiles = inner.div_ceil(linear::TILE);
-    // A few waves of blocks: weights of the next tile are on their way while one is summed up.
-    let waves = (pairs * tiles).div_ceil(2 * b.gpu().multiprocessors as usize);
+    // As many blocks as multiprocessors: weights of the next tile are on their way while one is summed up.
+    let waves = (pairs * tiles).div_ceil(b.gpu().multiprocessors as usize);
     let turns = waves.clamp(1, 8).min(tiles);
     let given = |w: BufferId| match weights.contains(&w) {
         true => Arg::Buffer(w),
@@ -321,11 +317,11 @@ fn down_rounded(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), S
     let chosen = 2 * k.next_multiple_of(4) * 4;
     let flight = ways * linear::flight(b, ty);
     let staged = linear::staged_bytes(units * span, 1);
-    let shared = linear::sums_bytes(ways, 2) + chosen + flight + staged;
+    let shared = linear::sums_bytes(ways, 1) + chosen + flight + staged;
     let shared = shared_memory(b, shared)?;
     let tiles = d.div_ceil(linear::TILE);
-    // As above; all blocks of a GPU's worth at once, which takes two on each multiprocessor.
-    let waves = (rows * tiles).div_ceil(2 * b.gpu().multiprocessors as usize);
+    // As above, with three blocks on each.
+    let waves = (rows * tiles).div_ceil(3 * b.gpu().multiprocessors as usize);
     let turns = waves.clamp(1, 8);
     let mut args = vec![Arg::Buffer(e.down), Arg::Scratch(hidden)];
     args.extend([e.ids, e.expert_weights, e.out].map(Arg::Buffer));
@@ -334,7 +330,7 @@ fn down_rounded(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), S
     }
     args.push(Arg::Rows(e.ids));
     let size = [grid(rows)?, grid(tiles.div_ceil(turns))?, 1];
-    let kernel = kernel_rounded("experts_down", ty, 2);
+    let kernel = kernel_rounded("experts_down", ty, 1);
     b.launch(kernel, size, grid(32 * ways)?, shared, args);
     Ok(())
 }

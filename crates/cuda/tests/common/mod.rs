@@ -20,6 +20,7 @@ pub(crate) fn options() -> CudaOptions {
             folder: device::kernel_cache(),
             prebuilt: None,
         },
+        apart: device::apart(),
         ..CudaOptions::default()
     }
 }

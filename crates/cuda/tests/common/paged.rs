@@ -304,7 +304,11 @@ impl Tables {
     fn new(lens: &[usize], geometry: CacheGeometry) -> Self {
         let needed: Vec<usize> = lens.iter().map(|n| n.div_ceil(BLOCK_SIZE)).collect();
         // A prime, so that multiples of a smaller number visit every block once.
-        let is_prime = |n: &usize| (2..*n).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+        let is_prime = |n: &usize| {
+            (2..*n)
+                .take_while(|d| d * d <= *n)
+                .all(|d| !n.is_multiple_of(d))
+        };
         let least = needed.iter().sum::<usize>().max(7) + 1;
         let blocks = (least..).find(is_prime).unwrap_or(least);
         let stride = blocks * 3 / 8 + 1;

@@ -176,6 +176,14 @@ pub(super) fn link_speed(facts: &Facts) -> Option<Verdict> {
 }
 
 pub(super) fn uplink(facts: &Facts) -> Option<Verdict> {
+    // A device without a bridge above is on a virtual bus.
+    if facts
+        .gpus
+        .iter()
+        .any(|gpu| gpu.parents.known().is_some_and(Vec::is_empty))
+    {
+        return None;
+    }
     let shared: Vec<String> = facts
         .bridges
         .iter()

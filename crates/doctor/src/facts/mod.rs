@@ -7,7 +7,7 @@ pub(crate) mod pci;
 mod system;
 mod topology;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::host::{Host, Library};
 use crate::reading::Reading;
@@ -20,7 +20,8 @@ pub use system::{Cpu, KernelCache, Limits};
 pub use topology::{Nvlink, Pair, Path, Topology};
 
 /// What the doctor is asked about besides the machine itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Subject {
     /// A model's file, any part of a set, or its folder.
     pub model: Option<String>,

@@ -1,6 +1,6 @@
 //! Which of NVIDIA's libraries are found, where, and which version each says it is.
 //!
-//! They are opened as the engine would open them, by name and then in the folders that the caller gives, since nothing else tells whether
+//! They are opened as the engine would open them, in the folders that the caller gives and by name, since nothing else tells whether
 //! the loader is content with them. A version comes from the library's own function: file names lie after an upgrade.
 #![allow(
     unsafe_code,
@@ -18,7 +18,9 @@ use crate::reading::{Reading, Unread};
 /// Where libraries are looked for besides the loader's own places.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
-    /// Folders, in order.
+    /// Folders that the user named: looked into first.
+    pub preferred: Vec<PathBuf>,
+    /// Folders that are looked into where the loader finds nothing.
     pub folders: Vec<PathBuf>,
 }
 
@@ -64,14 +66,16 @@ pub(super) fn look(search: &Search) -> Vec<Library> {
 }
 
 fn look_for((part, names, version): &Wanted, search: &Search) -> Library {
-    let by_path = search
-        .folders
-        .iter()
-        .flat_map(|folder| names.iter().map(move |name| folder.join(name)));
-    let candidates = names
-        .iter()
-        .map(PathBuf::from)
-        .chain(by_path.filter(|path| path.is_file()));
+    let by_path = |folders: &[PathBuf]| -> Vec<PathBuf> {
+        let paths = folders
+            .iter()
+            .flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+        paths.filter(|path| path.is_file()).collect()
+    };
+    let candidates = by_path(&search.preferred)
+        .into_iter()
+        .chain(names.iter().map(PathBuf::from))
+        .chain(by_path(&search.folders));
     let mut path = Unread::Absent.into();
     let mut found_version: Reading<String> = Unread::Absent.into();
     for candidate in candidates {
@@ -172,6 +176,7 @@ mod tests {
         std::fs::write(folder.path().join("libglim-none.so.1"), "no library").unwrap();
         let search = Search {
             folders: vec![folder.path().to_owned()],
+            ..Search::default()
         };
         let broken = look_for(&("x", &["libglim-none.so.1"], None), &search);
         assert!(

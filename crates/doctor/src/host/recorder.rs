@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use super::recording::{Entry, Recording};
 use super::{Host, Library, Processes, Space};
-use crate::facts::pci;
+use crate::facts::{Subject, pci};
 use crate::nvml::Nvml;
 use crate::reading::Reading;
 
@@ -35,11 +35,11 @@ const CPU_FIELDS: &[&str] = &[
 ];
 
 impl<'a> Recorder<'a> {
-    /// Records `host`; `about` says which machine it is, for whoever reads the file.
-    pub fn new(host: &'a dyn Host, about: &str) -> Self {
+    /// Records `host`; `about` says which machine it is, for whoever reads the file, and `subject` what is asked about.
+    pub fn new(host: &'a dyn Host, about: &str, subject: &Subject) -> Self {
         Self {
             host,
-            recording: RefCell::new(Recording::new(about)),
+            recording: RefCell::new(Recording::new(about, subject)),
         }
     }
 

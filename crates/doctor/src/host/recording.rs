@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Host, Library, MAX_FILE, Processes, Space, not_recorded};
+use crate::facts::Subject;
 use crate::nvml::Nvml;
 use crate::reading::{Reading, Unread};
 
@@ -26,6 +27,9 @@ pub struct Recording {
     glim_doctor: u32,
     /// Which machine, and how the file came to be.
     pub about: String,
+    /// What was asked about.
+    #[serde(default)]
+    pub subject: Subject,
     #[serde(default)]
     files: BTreeMap<String, BTreeMap<String, Entry>>,
     #[serde(default)]
@@ -175,10 +179,11 @@ impl Entry {
 
 impl Recording {
     /// An empty one.
-    pub(super) fn new(about: &str) -> Self {
+    pub(super) fn new(about: &str, subject: &Subject) -> Self {
         Self {
             glim_doctor: FORM,
             about: about.to_owned(),
+            subject: subject.clone(),
             files: BTreeMap::new(),
             spaces: BTreeMap::new(),
             writable: BTreeMap::new(),

@@ -24,6 +24,7 @@ pub(crate) fn options() -> CudaOptions {
             folder: device::kernel_cache(),
             prebuilt: None,
         },
+        apart: device::apart(),
         ..CudaOptions::default()
     }
 }

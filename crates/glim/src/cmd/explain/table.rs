@@ -71,7 +71,7 @@ pub(super) fn page(report: &Report<'_>, top: usize, each: bool) -> String {
     );
     out += &format!("step            {:.3} ms, watched\n", step * 1e3);
     out += &format!(
-        "unwatched       {:.3} ms from step to step, as generation runs: watching makes it {:+.1} % slower\n",
+        "unwatched       {:.3} ms from step to step, as generation runs; watched it takes {:+.1} %\n",
         explained.unwatched * 1e3,
         (step / explained.unwatched - 1.0) * 100.0
     );
