@@ -29,10 +29,11 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
         &["engine", "grammar", "text"],
         &["cpu", "gguf", "model", "plan"],
     ),
+    ("service", &[], &[]),
     (
         "glim",
         &[
-            "cpu", "cuda", "engine", "gguf", "model", "plan", "quant", "server", "text",
+            "cpu", "cuda", "engine", "gguf", "model", "plan", "quant", "server", "service", "text",
         ],
         &[],
     ),
