@@ -1,4 +1,4 @@
-//! `cargo xtask emulate`: builds the CUDA emulator and runs the tests of `glim-cuda` that need a GPU on it.
+//! `cargo xtask emulate`: builds the CUDA emulator and runs tests that need a GPU on it.
 //!
 //! The emulator is two shared objects with the names of the driver and of NVRTC (`crates/cuda/emulator/README.md`). They are built
 //! anew when a source has changed.
@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::programs;
 use crate::python::call;
 
 /// The variable that tells the crate's tests where the libraries are.
@@ -16,6 +17,9 @@ const LIBRARIES: &str = "GLIM_CUDA_LIBRARIES";
 
 /// The variable that tells them where compiled kernels are kept. They are named by the emulator's version, too.
 const CACHE: &str = "GLIM_CUDA_CACHE";
+
+/// The variable that has each buffer be an allocation of its own: the emulator watches their ends.
+const APART: &str = "GLIM_CUDA_APART";
 
 /// The libraries, by their SONAMEs.
 const DRIVER: &str = "libcuda.so.1";
@@ -45,36 +49,61 @@ const STAMP: &str = "build.txt";
 /// The emulator's own test, beside the libraries.
 const SELF_TEST: &str = "self_test";
 
-/// Builds the emulator and runs the ignored tests on it, with `arguments` for `cargo test`.
-pub(crate) fn run(root: &Path, seed: Option<u64>, arguments: &[OsString]) -> Result<()> {
+/// Builds the emulator and runs the ignored tests of a crate on it.
+pub(crate) fn run(
+    root: &Path,
+    package: &str,
+    seed: Option<u64>,
+    arguments: &[OsString],
+) -> Result<()> {
+    let (mut names, passed) = split(arguments)?;
+    if names.is_empty() {
+        names = programs::test_names(root, package)?;
+    }
+    let tests = programs::tests(root, package, &names)?;
     let libraries = build(root)?;
     test_itself(root, &libraries)?;
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command
-        .current_dir(root)
-        .env(LIBRARIES, &libraries)
-        .env(
-            CACHE,
-            std::env::var_os(CACHE).unwrap_or_else(|| libraries.join("cache").into()),
-        )
-        .args(["test", "-p", "glim-cuda"])
-        .args(arguments);
-    // What the caller wants of the test program comes behind a `--` of his.
-    if !arguments.iter().any(|argument| argument == "--") {
-        command.arg("--");
-    }
-    // NCCL is for real GPUs.
-    command.args(["--ignored", "--skip", "itself_in_every_replay"]);
-    if let Some(seed) = seed {
-        command.env("GLIM_EMULATOR_SEED", seed.to_string());
-    }
-    let status = command
-        .status()
-        .with_context(|| format!("{command:?} did not start"))?;
-    if !status.success() {
-        bail!("{command:?} ended with {status}");
+    let cache = std::env::var_os(CACHE).unwrap_or_else(|| libraries.join("cache").into());
+    for test in tests {
+        let mut command = Command::new(&test.path);
+        command
+            // Where cargo runs them.
+            .current_dir(programs::folder(root, package))
+            .env(LIBRARIES, &libraries)
+            .env(APART, "1")
+            .env(CACHE, &cache)
+            .args(&passed)
+            // NCCL is for real GPUs.
+            .args(["--ignored", "--skip", "itself_in_every_replay"]);
+        if let Some(seed) = seed {
+            command.env("GLIM_EMULATOR_SEED", seed.to_string());
+        }
+        println!("\n{}, test {}", package, test.name);
+        let status = command
+            .status()
+            .with_context(|| format!("{command:?} did not start"))?;
+        if !status.success() {
+            bail!("{command:?} ended with {status}");
+        }
     }
     Ok(())
+}
+
+/// Names behind `--test`, and what the programs are given.
+fn split(arguments: &[OsString]) -> Result<(Vec<String>, Vec<OsString>)> {
+    let (mut names, mut passed) = (Vec::new(), Vec::new());
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if argument == "--test" {
+            let name = arguments.next().context("--test without a name")?;
+            names.push(name.to_string_lossy().into_owned());
+        } else if argument == "--" {
+            passed.extend(arguments.by_ref().cloned());
+        } else {
+            passed.push(argument.clone());
+        }
+    }
+    Ok((names, passed))
 }
 
 /// Runs the emulator's own test. What it reports of kernels that are wrong on purpose is shown only if the test fails.
@@ -202,4 +231,20 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     paths.sort();
     Ok(paths)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_programs_and_what_they_are_given() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let given = "--test parity fast_math --test draw -- --nocapture";
+        let (names, passed) = split(&words(given)).unwrap();
+        assert_eq!(names, ["parity", "draw"]);
+        assert_eq!(passed, ["fast_math", "--nocapture"]);
+        assert!(split(&words("--test")).is_err());
+    }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
+use crate::programs;
 use crate::python::{call, environment};
 
 const PACKAGES: &[&str] = &[
@@ -17,16 +18,15 @@ const PACKAGES: &[&str] = &[
 /// Runs the program with `arguments`.
 pub(crate) fn run(root: &Path, arguments: &[OsString]) -> Result<()> {
     let toolkit = toolkit(root)?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut all: Vec<OsString> = ["run", "--quiet", "-p", "xtask-kernels", "--"]
-        .map(Into::into)
-        .into();
-    all.extend(["--root".into(), root.into()]);
+    // With a test beside it the features are those of tests, too, and what was built for them serves.
+    let build = ["--workspace", "--test", "grids"];
+    let program = programs::program(root, "xtask-kernels", &build)?;
+    let mut all: Vec<OsString> = vec!["--root".into(), root.into()];
     all.extend(["--cache".into(), root.join("target/kernels").into()]);
     all.extend(["--nvrtc".into(), toolkit.join("lib").into()]);
     all.extend(["--nvdisasm".into(), toolkit.join("bin/nvdisasm").into()]);
     all.extend_from_slice(arguments);
-    call(Path::new(&cargo), all)
+    call(&program, all)
 }
 
 /// The folder that the packages were unpacked to, with `lib` and `bin`.

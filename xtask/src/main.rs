@@ -8,6 +8,7 @@ mod emulate;
 mod golden;
 mod gpu;
 mod kernels;
+mod programs;
 mod python;
 mod templates;
 mod tidy;
@@ -53,15 +54,19 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Build the CUDA emulator and run the tests of glim-cuda that need a GPU on it
+    /// Build the CUDA emulator and run tests that need a GPU on it
     Emulate {
+        /// The crate whose tests these are
+        #[arg(long, default_value = "glim-cuda")]
+        package: String,
         /// Another order of threads and blocks
         #[arg(long)]
         seed: Option<u64>,
         /// Only build it, and print its folder (for GLIM_CUDA_LIBRARIES)
         #[arg(long)]
         build: bool,
-        /// Arguments of `cargo test`
+        /// `--test NAME` for each test program (none: all of them), then words in the names of tests; behind another `--` what else the
+        /// programs are given
         #[arg(last = true)]
         arguments: Vec<OsString>,
     },
@@ -95,8 +100,11 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Kernels { arguments } => kernels::run(&root, arguments)?,
         Command::Emulate { build: true, .. } => println!("{}", emulate::build(&root)?.display()),
         Command::Emulate {
-            seed, arguments, ..
-        } => emulate::run(&root, *seed, arguments)?,
+            package,
+            seed,
+            arguments,
+            ..
+        } => emulate::run(&root, package, *seed, arguments)?,
         Command::Vocabs => {
             let folder = templates::fetch_vocabs(&root)?;
             println!("vocabularies are in {}", folder.display());

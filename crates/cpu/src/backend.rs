@@ -6,9 +6,9 @@ use std::sync::Arc;
 use glim_plan::collective::Alone;
 use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
-    Arrangement, Backend, BackendError, BufferDecl, BufferKind, Caps, Communicator, GgmlType,
-    LiveBounds, LiveStep, Plan, Profile, ReadTarget, StateDecl, StateKind, StepId, StepInputs,
-    StepResults, WeightGroup, WeightSource, arrange, check, check_arrangement,
+    Allocated, Arrangement, Backend, BackendError, Caps, Communicator, GgmlType, LiveBounds,
+    LiveStep, Plan, Profile, ReadTarget, Resident, ResultLayout, StateDecl, StateKind, StepId,
+    StepInputs, StepResults, WeightGroup, WeightSource, arrange, bind, check, check_arrangement,
 };
 
 use crate::detect::Isa;
@@ -62,28 +62,13 @@ pub(crate) struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) arrangement: Arrangement,
     pub(crate) inputs: StepInputs,
+    pub(crate) results: Arc<ResultLayout>,
     /// By buffer: index of the weight, state or carry that it is.
     pub(crate) bound: Vec<usize>,
     /// By buffer: where it lies in the arena, in words.
     pub(crate) starts: Vec<Option<usize>>,
     /// By buffer: a row of scores that sees at most this many positions is read by nobody.
     pub(crate) selects: Vec<usize>,
-}
-
-impl Prepared {
-    /// Where the arena's buffers lie. All of them are of four-byte words, since that is what operations read and write.
-    fn starts(plan: &Plan, arrangement: &Arrangement) -> Result<Vec<Option<usize>>, String> {
-        let start = |(b, offset): (&BufferDecl, &Option<usize>)| match (b.dtype, offset) {
-            (_, None) => Ok(None),
-            (GgmlType::F32 | GgmlType::I32, Some(offset)) => Ok(Some(offset / size_of::<u32>())),
-            (other, Some(_)) => Err(format!("its buffer {} is {other}, not F32 or I32", b.name)),
-        };
-        plan.buffers
-            .iter()
-            .zip(&arrangement.offsets)
-            .map(start)
-            .collect()
-    }
 }
 
 /// Weights, states and arena of one rank, and the threads that work on them.
@@ -195,81 +180,47 @@ impl CpuBackend {
         });
         run.step(clock)
     }
+}
 
-    fn unsupported(&self, plan: &Plan, reason: String) -> BackendError {
-        BackendError::Unsupported {
-            backend: self.caps().name,
-            plan: plan.name.clone(),
-            reason,
-        }
+impl Resident for CpuBackend {
+    /// Its index among the weights, states or carries.
+    type Place = usize;
+
+    fn name(&self) -> String {
+        self.caps().name
     }
 
-    /// Index of what each buffer of a plan stands for.
-    fn bind(&mut self, plan: &Plan) -> Result<Vec<usize>, BackendError> {
-        let missing = |what, name: &str, action| BackendError::Missing {
-            plan: plan.name.clone(),
-            what,
-            name: name.into(),
-            action,
-        };
-        let mut bound = vec![usize::MAX; plan.buffers.len()];
-        for (b, bound) in plan.buffers.iter().zip(&mut bound) {
-            match b.kind {
-                BufferKind::Weight => {
-                    let index = *self
-                        .weight_index
-                        .get(&b.name)
-                        .ok_or_else(|| missing("weight", &b.name, "loaded"))?;
-                    let w = &self.weights[index];
-                    if w.ty != b.dtype || w.shape != b.shape {
-                        return Err(BackendError::WeightDiffers {
-                            weight: b.name.clone(),
-                            plan: plan.name.clone(),
-                            found: format!("{} {:?}", w.ty, w.shape),
-                            expected: format!("{} {:?}", b.dtype, b.shape),
-                        });
-                    }
-                    *bound = index;
-                }
-                BufferKind::State(kind) => {
-                    let decl = StateDecl {
-                        name: b.name.clone(),
-                        kind,
-                        dtype: b.dtype,
-                        shape: b.shape.clone(),
-                    };
-                    let index = self.state_index.get(&b.name).copied();
-                    let index = index
-                        .filter(|i| self.states[*i].decl == decl)
-                        .ok_or_else(|| missing("state", &b.name, "allocated"))?;
-                    if b.dtype != GgmlType::F32 || !matches!(kind, StateKind::Paged { .. }) {
-                        return Err(
-                            self.unsupported(plan, format!("state {} is not paged F32", b.name))
-                        );
-                    }
-                    if plan.geometry.block_size != self.block_size {
-                        let reason = format!("its blocks are not of {} tokens", self.block_size);
-                        return Err(self.unsupported(plan, reason));
-                    }
-                    *bound = index;
-                }
-                BufferKind::Carry => {
-                    if b.elements() != self.sequence_slots {
-                        let reason = format!(
-                            "carry {} does not have {} slots",
-                            b.name, self.sequence_slots
-                        );
-                        return Err(self.unsupported(plan, reason));
-                    }
-                    *bound = *self.carry_index.entry(b.name.clone()).or_insert_with(|| {
-                        self.carries.push(vec![0; b.elements()]);
-                        self.carries.len() - 1
-                    });
-                }
-                BufferKind::Input(_) | BufferKind::Temp | BufferKind::Result => {}
-            }
+    fn rank(&self) -> (usize, usize) {
+        (self.ranks.rank(), self.ranks.world_size())
+    }
+
+    fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    fn sequence_slots(&self) -> usize {
+        self.sequence_slots
+    }
+
+    fn weight(&self, name: &str) -> Option<(GgmlType, &[usize], usize)> {
+        let index = *self.weight_index.get(name)?;
+        let weight = &self.weights[index];
+        Some((weight.ty, &weight.shape, index))
+    }
+
+    fn state(&self, name: &str) -> Option<(&StateDecl, usize)> {
+        let index = *self.state_index.get(name)?;
+        Some((&self.states[index].decl, index))
+    }
+
+    fn carry(&mut self, name: &str) -> Result<usize, BackendError> {
+        if let Some(index) = self.carry_index.get(name) {
+            return Ok(*index);
         }
-        Ok(bound)
+        self.carries.push(vec![0; self.sequence_slots]);
+        let index = self.carries.len() - 1;
+        self.carry_index.insert(name.to_owned(), index);
+        Ok(index)
     }
 }
 
@@ -363,18 +314,13 @@ impl Backend for CpuBackend {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
-        let (rank, world_size) = (self.ranks.rank(), self.ranks.world_size());
-        if (plan.rank, plan.world_size) != (rank, world_size) {
-            let (other, of) = (plan.rank, plan.world_size);
-            let reason = format!("it is rank {rank} of {world_size}, not {other} of {of}");
-            return Err(self.unsupported(plan, reason));
-        }
         check(plan)?;
-        let bound = self.bind(plan)?;
+        let bound = bind(plan, self)?.into_iter();
+        let bound = bound.map(|place| place.unwrap_or(usize::MAX)).collect();
         let arrangement = arrange(plan);
         check_arrangement(plan, &arrangement)?;
-        let starts = Prepared::starts(plan, &arrangement);
-        let starts = starts.map_err(|reason| self.unsupported(plan, reason))?;
+        let words = |offset: &Option<usize>| offset.map(|offset| offset / size_of::<u32>());
+        let starts = arrangement.offsets.iter().map(words).collect();
         let words = arrangement.arena_bytes / size_of::<u32>();
         if self.arena.len() < words {
             self.arena.resize(words, f32::NAN.to_bits());
@@ -385,6 +331,7 @@ impl Backend for CpuBackend {
             plan: plan.clone(),
             arrangement,
             inputs,
+            results: Arc::new(ResultLayout::of(plan)),
             bound,
             starts,
             selects: plan.unread_below(),
@@ -411,6 +358,18 @@ impl Backend for CpuBackend {
             profiles.push(clock.stop());
         }
         Ok(profiles)
+    }
+
+    fn allocated(&self) -> Option<Allocated> {
+        let states = self.states.iter().map(|state| state.rows.len());
+        let carries = self.carries.iter().map(Vec::len);
+        let bytes = |words: usize| (words * size_of::<u32>()) as u64;
+        Some(Allocated {
+            weights: self.weights.iter().map(|w| w.bytes.len() as u64).sum(),
+            states: bytes(states.chain(carries).sum()),
+            arena: bytes(self.arena.len()),
+            ..Allocated::default()
+        })
     }
 
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {

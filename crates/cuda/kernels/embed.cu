@@ -42,7 +42,7 @@ embed(Rows rows, const int* tokens, const u8* table, float* out, int vocab, int 
     int token = tokens[t];
     if (token == -1 && carry) token = carried(t, carry, sequence_slots, cu_seqlens, sequences, slots);
     bool is_bad = token < 0 || token >= vocab;
-    if (is_bad && blockIdx.x == 0 && threadIdx.x == 0) raise(fault, FAULT_TOKEN, op, token, vocab);
+    if (is_bad && blockIdx.x == 0 && threadIdx.x == 0) raise(fault, FAULT_TOKEN, op, t, token, vocab);
     if (i >= d) return;
     out += u64(t) * u64(d) + u64(i);
     float w[N];

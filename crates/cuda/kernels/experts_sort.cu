@@ -65,7 +65,7 @@ experts_sort(const int* ids, Rows rows, int k, int experts, int* order, int* pla
         }
         at += __popc(mine);
         if (expert == 0 && id >= u32(experts) && live(pair)) {
-            raise(fault, FAULT_EXPERT, op, int(id), experts);
+            raise(fault, FAULT_EXPERT, op, pair, int(id), experts);
             place[pair] = -1;
         }
     }

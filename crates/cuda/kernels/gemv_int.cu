@@ -1,70 +1,88 @@
 // Matrix-vector products of quantised weights with activations of 8 bits: Linear, LmHead and HeadProject of a few rows.
 //
-//   y_i[t, h, j] = w_i[h, j] · x[t, h]      TYPE: type of the weights, ROWS: rows of activations in a pass (1, 2, 4, 8)
+//   y_i[t, h, j] = w_i[h, j] · x[t, h]      TYPE: type of the weights, ROWS: most rows of activations in a pass (1, 4, 8, 16)
 //
-// Activations are rounded by q8.cu. Grid: (groups of weight rows, passes, heads), see gemv.cuh. Block: up to 512 threads; no dynamic
-// shared memory: every block reads all of the rounded activations, which the blocks of a multiprocessor find in its cache.
-// Each thread requests the units that it begins with, and waits only then for the kernel before; the units of the next row are
-// requested before the sum of this one. A row's bits do not depend on ROWS, grid or block.
+// Activations are rounded by q8.cu, or here if `x` is given: short rows are not worth a kernel of their own. A warp multiplies 16 weight rows with all rows of activations on tensor cores (sums.cuh); `ways` warps
+// share out the units of a tile of 16 rows, unit by unit, and their sums are added in the order of the warps. A block of
+// blockDim.x / 32 / ways tiles takes every gridDim.x-th such group of tiles of up to four weights, one weight after the other, `turns` groups at most;
+// blockIdx.y is a pass over ROWS rows of activations, blockIdx.z a head.
+// Shared memory: the warps' sums, twice; their units on the way, unless in registers; the activations (staged.cuh).
 //
-// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 1 2 4 8
+// Each warp requests the units that it begins with, and waits only then for the kernel before; from then on FLIGHT units are on
+// their way, across tiles. A row's bits do not depend on ROWS, grid or block; `ways` follows from the weights' shape and type.
+//
+// variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 1 4 8 16
 // prefetches: gemv_int
 // spills: gemv_int
-#include "gemv.cuh"
-#include "units.cuh"
+#include "gemv_tile.cuh"
+#include "sums.cuh"
 
 typedef Unit<TYPE> U;
 
-KERNEL(512)
-gemv_int(Rows rows, const u8* q, const float* d, const float* s, int k, int lanes_log, const u8* w0, const u8* w1, const u8* w2,
-         const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
-    __shared__ float room[GEMV_THREADS / WARP * ROWS];
-    const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
-    const int units = k / TYPE::ELEMS * U::PER_BLOCK, blocks = k / TYPE::ELEMS;
-    const int lanes = 1 << lanes_log, lane = int(threadIdx.x) & (lanes - 1), in_group = int(blockDim.x) >> lanes_log;
-    const int first = int(blockIdx.y) * ROWS, count = min(ROWS, rows.capacity - first);
+constexpr int FLIGHT = ROWS <= 4 || U::SLOT > 0 ? U::FLIGHT : 2;
 
-    typename U::Raw raw[U::FLIGHT];
-    int v = int(blockIdx.x) * in_group, unit = 0;
-    GemvRow row = gemv_row(targets, v + (int(threadIdx.x) >> lanes_log));
-    auto fetch = [&]() {
-#pragma unroll
-        for (int f = 0; f < U::FLIGHT; f++) {
-            int i = unit + (f << lanes_log) + lane;
-            if (row.is_there && i < units) U::load(raw[f], row.w, row.rows * u64(blocks), row.row * u64(units) + u64(i));
-        }
+// Blocks of one row leave registers for those of the kernel behind, which then has its weights on their way early.
+constexpr int THREADS = ROWS <= 4 ? 256 : 512;
+constexpr int RESIDENT = ROWS > 4 ? 1 : U::SLOT > 0 && ROWS == 1 ? 3 : 2;
+
+KERNEL(THREADS, RESIDENT)
+gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways_log, int turns, const u8* w0,
+         const u8* w1, const u8* w2, const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
+    SHARED(float, room);
+    const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
+    const int warps = blockDim.x / WARP, ways = 1 << ways_log, at_once = warps >> ways_log;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int way = warp & (ways - 1), tile = warp >> ways_log;
+    const int first = int(blockIdx.y) * ROWS, count = min(ROWS, rows.capacity - first);
+    const int units = (k + U::SPAN - 1) / U::SPAN, items = (units + ways - 1) >> ways_log;
+    const u32 blocks = u32(k) / TYPE::ELEMS;
+
+    u8* const slots = reinterpret_cast<u8*>(room + 2 * warps * ROWS * TILE);
+    u8* const staged = slots + warps * FLIGHT * U::SLOT;
+
+    // What is loaded next: unit `ahead` of tile `next`.
+    int next = int(blockIdx.x) * at_once + tile, ahead = way;
+    typename U::From from = U::from(gemv_tile(targets, next).at(blocks), lane);
+    Ring<TYPE, FLIGHT> ring;
+    ring.slots = slots + warp * FLIGHT * U::SLOT;
+    auto load = [&](int f, bool is_there) {
+        ring.load(f, from, is_there ? ahead : units, units, k);
+        ahead += ways;
+        if (ahead < items * ways) return;
+        ahead = way, next += int(gridDim.x) * at_once;
+        from = U::from(gemv_tile(targets, next).at(blocks), lane);
     };
-    fetch();
+    int v = int(blockIdx.x) * at_once;
+    const int stride = int(gridDim.x) * at_once, all = gemv_tiles(targets);
+    while (turns > 0 && v + (turns - 1) * stride >= all) turns--;
+    const int total = turns * items;
+#pragma unroll
+    for (int f = 0; f < FLIGHT; f++) load(f, f < total);
     pdl_wait();
     pdl_go();
     // Row 0 is computed, live or not: see q8.cu.
-    if (first > 0 && !is_live(rows, first)) return;
+    if (!is_computed(rows, first)) return;
 
-    float acc[ROWS] = {};
-    while (v < targets.all()) {
-#pragma unroll
-        for (int f = 0; f < U::FLIGHT; f++) {
-            int i = unit + (f << lanes_log) + lane;
-            if (!row.is_there || i >= units) continue;
-            typename U::Wide w;
-            U::expand(w, raw[f], i);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                if (r < count) U::add(acc[r], w, i, q8_row(q, d, s, k, u64(first + r) * gridDim.z + blockIdx.z));
-            }
-        }
-        GemvRow done = row;
-        unit += U::FLIGHT << lanes_log;
-        bool is_end = unit >= units;
-        if (is_end) {
-            v += int(gridDim.x) * in_group, unit = 0;
-            row = gemv_row(targets, v + (int(threadIdx.x) >> lanes_log));
-        }
-        fetch();
-        if (!is_end) continue;
-        gemv_sum(acc, lanes, room);
-        gemv_store(acc, done, lane, first, count);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) acc[r] = 0.0f;
+    const Staged activations(staged, units * U::SPAN, count);
+    activations.clear();
+    for (int r = 0; r < count; r++) {
+        if (x) activations.round(r, x + u64(first + r) * x_row + u64(blockIdx.z) * x_head, k);
+        else activations.fill(r, q8_row(q, d, s, k, u64(first + r) * gridDim.z + blockIdx.z), k, TYPE::OFFSETS > 0);
     }
+    copies_wait();
+    __syncthreads();
+
+    Sums<TYPE, ROWS> sums(activations);
+    int turn = 0;
+    auto use = [&](int f, int i) {
+        const int unit = way + (i << ways_log);
+        const auto& raw = ring.take(f);
+        if (unit < units) sums.multiply(raw, unit, k, unit * U::SPAN);
+    };
+    in_flight<FLIGHT>(total, items, load, use, [&] {
+        float* const at = room + turn * warps * ROWS * TILE;
+        sums.put(at);
+        gemv_tile_store<ROWS>(at, targets, v, at_once, ways, first, count);
+        v += stride, turn ^= 1;
+    });
 }

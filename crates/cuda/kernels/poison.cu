@@ -25,6 +25,6 @@ KERNEL(256) poison_check(const u32* data, Rows rows, int width, int is_float, co
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int t = 1; t < int(blockDim.x); t++) mine = first[t] < mine ? first[t] : mine;
-        if (mine != ~0ull) raise(fault, FAULT_POISON, op, int(mine / width), int(mine % width));
+        if (mine != ~0ull) raise(fault, FAULT_POISON, op, mine, int(mine / width), int(mine % width));
     }
 }

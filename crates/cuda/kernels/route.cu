@@ -59,28 +59,26 @@ KERNEL(256) route_logits(const u8* weight, const float* x, float* parts, int exp
     }
     pdl_wait();
     pdl_go();
+    // Row 0 is computed, live or not, and does not wait to hear how many are.
     const int live = live_tokens(rows);
-    for (int first_row = 0; first_row < live; first_row += ROWS_AT_ONCE) {
+    for (int first_row = 0; first_row == 0 || first_row < live; first_row += ROWS_AT_ONCE) {
         float4 v[ROWS_AT_ONCE][STEPS];
 #pragma unroll
         for (int r = 0; r < ROWS_AT_ONCE; r++) {
+            if (first_row + r >= rows.capacity) break;
 #pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                // A row too many repeats the last.
-                v[r][s] = inputs4(x + u64(min(first_row + r, live - 1)) * d, start + s * 4 * WARP, d);
-            }
+            for (int s = 0; s < STEPS; s++) v[r][s] = inputs4(x + u64(first_row + r) * d, start + s * 4 * WARP, d);
         }
 #pragma unroll
         for (int r = 0; r < ROWS_AT_ONCE; r++) {
+            if (first_row + r >= rows.capacity) break;
 #pragma unroll
             for (int e = 0; e < EXPERTS_A_WARP; e++) {
                 float sum = 0.0f;
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) sum = dot4(w[e][s], v[r][s], sum);
                 sum = warp_sum(sum);
-                if (lane == 0 && first_row + r < live && first + e < experts) {
-                    parts[(u64(first_row + r) * gridDim.y + blockIdx.y) * experts + first + e] = sum;
-                }
+                if (lane == 0 && first + e < experts) parts[(u64(first_row + r) * gridDim.y + blockIdx.y) * experts + first + e] = sum;
             }
         }
     }

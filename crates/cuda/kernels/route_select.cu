@@ -49,9 +49,11 @@ KERNEL(256) route_select(const float* parts, const float* bias, int* ids, float*
     float* picked = reinterpret_cast<float*>(chosen + (experts + WARP - 1) / WARP);
     __shared__ float room[2][WARP];
     const int t = threadIdx.x, r = blockIdx.x;
+    // The bias is a weight: the first round's is on its way before the wait.
+    const float first_bias = bias && t < experts ? __uint_as_float(load4(bias + t)) : 0.0f;
     pdl_wait();
     pdl_go();
-    if (!is_live(rows, r)) return;
+    if (!is_computed(rows, r)) return;
 
     // Each thread meets the same experts in every loop over scores, so these need no barrier.
     const float* row = parts + u64(r) * slices * experts;
@@ -71,7 +73,7 @@ KERNEL(256) route_select(const float* parts, const float* bias, int* ids, float*
         for (int e = t; e < experts; e += THREADS) scores[e] = scores[e] / sum;
     }
     for (int e = t; e < up4(experts); e += THREADS) {
-        if (e < experts) choice[e] = bias ? scores[e] + bias[e] : scores[e];
+        if (e < experts) choice[e] = bias ? scores[e] + (e == t ? first_bias : bias[e]) : scores[e];
         // What is not there comes last.
         keys[e] = e < experts ? order_key(choice[e]) : 0;
     }

@@ -1,6 +1,6 @@
-// Operations on elements: rotary embedding, caches, sums, SwiGlu, choice of rows. Each element is computed by one thread, as the
+// Operations on elements: caches, sums, SwiGlu, choice of rows. Each element is computed by one thread, as the
 // reference does it, so there is no order to speak of.
-#include "common.cuh"
+#include "q8.cuh"
 
 // Grid: (parts of a row, rows). Block: 256 threads, EACH elements a thread, which are blockDim.x apart.
 constexpr int EACH = 4;
@@ -14,6 +14,8 @@ template <class F> __device__ __forceinline__ void for_each(int width, F f) {
     }
 }
 
+__device__ __forceinline__ float silu(float z) { return z * (1.0f / (1.0f + expf(-z))); }
+
 KERNEL(256) add(const float* a, const float* b, float* out, int width, Rows rows) {
     pdl_wait();
     pdl_go();
@@ -23,16 +25,25 @@ KERNEL(256) add(const float* a, const float* b, float* out, int width, Rows rows
     for_each(width, [&](int i) { out[first + i] = a[first + i] + b[first + i]; });
 }
 
-KERNEL(256) swiglu(const float* gate, const float* up, float* out, int width, Rows rows) {
+// A thread has four elements in a row, so that they can be rounded for a product (q8.cuh). Grid as above.
+KERNEL(256) swiglu(const float* gate, const float* up, float* out, int width, u8* q, float* d, float* s, Rows rows) {
     pdl_wait();
     pdl_go();
-    int r = blockIdx.y;
-    if (!is_live(rows, r)) return;
-    u64 first = u64(r) * width;
-    for_each(width, [&](int i) {
-        float g = gate[first + i];
-        out[first + i] = g * (1.0f / (1.0f + expf(-g))) * up[first + i];
-    });
+    const int r = blockIdx.y, at = EACH * int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (!is_computed(rows, r)) return;
+    const u64 first = u64(r) * width + at;
+    float v[EACH] = {};
+    if (at < width && width % EACH == 0) {
+        const float4 g = *reinterpret_cast<const float4*>(gate + first), u = *reinterpret_cast<const float4*>(up + first);
+        v[0] = silu(g.x) * u.x, v[1] = silu(g.y) * u.y, v[2] = silu(g.z) * u.z, v[3] = silu(g.w) * u.w;
+        *reinterpret_cast<float4*>(out + first) = make_float4(v[0], v[1], v[2], v[3]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            if (at + i < width) out[first + i] = v[i] = silu(gate[first + i]) * up[first + i];
+        }
+    }
+    if (q) Rounding{q, d, s}.put(r, width, at, make_float4(v[0], v[1], v[2], v[3]));
 }
 
 // Pads are skipped: they come from nowhere.
@@ -67,44 +78,4 @@ KERNEL(256) append_two(const float* x, int x_stride, int x_start, int x_len, con
         float v = i < x_len ? x[u64(r) * x_stride + x_start + i] : y[u64(r) * y_stride + y_start + i - x_len];
         state[u64(slot) * width + i] = v;
     });
-}
-
-// Rotates the pairs of every head of a row in place. Grid: rows. Block: PAIRS_AT_ONCE threads for the angles of a row at a time,
-// each of which then serves all heads.
-//
-// Exponent, frequency and angle are rounded to f32 where the implementations do that these models were trained with; the
-// functions between are computed in double, like the reference's.
-constexpr int ROPE_THREADS = 256;
-// Angles of a row.
-constexpr int MOST_PAIRS = 512;
-
-KERNEL(ROPE_THREADS) rope(float* x, int heads, int width, int start, int n, float theta, int half_split, const int* positions, Rows rows) {
-    __shared__ float sines[MOST_PAIRS], cosines[MOST_PAIRS];
-    int pairs = n / 2;
-    // Before the wait: it depends on nothing but the pair.
-    for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
-        float exponent = 2.0f * i / n;
-        sines[i] = 1.0f / float(pow(double(theta), double(exponent)));
-    }
-    pdl_wait();
-    pdl_go();
-    int r = blockIdx.x;
-    if (!is_live(rows, r)) return;
-    float position = float(positions[r]);
-    for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
-        double angle = double(position * sines[i]);
-        cosines[i] = float(cos(angle));
-        sines[i] = float(sin(angle));
-    }
-    __syncthreads();
-    float* row = x + u64(r) * heads * width + start;
-    for (int at = threadIdx.x; at < heads * pairs; at += blockDim.x) {
-        int head = at / pairs, i = at % pairs;
-        float* pair = row + head * width;
-        int a = half_split ? i : 2 * i, b = half_split ? i + pairs : 2 * i + 1;
-        float x0 = pair[a], x1 = pair[b], s = sines[i], c = cosines[i];
-        // Two roundings a product, as in the reference: no fused multiply-add.
-        pair[a] = __fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s));
-        pair[b] = __fadd_rn(__fmul_rn(x1, c), __fmul_rn(x0, s));
-    }
 }

@@ -2,20 +2,21 @@
 
 use std::collections::HashMap;
 
-use glim_plan::fuse::ADD_RMS_NORM;
 use glim_plan::{
-    Backend, BackendError, BufferKind, Caps, GgmlType, InputKind, Plan, Profile, ReadTarget, Rows,
-    StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
-    arrange, check, check_arrangement,
+    Allocated, Backend, BackendError, Caps, GgmlType, InputKind, Plan, Profile, RandomBlocks,
+    ReadTarget, Resident, Rows, StateDecl, StateKind, StepId, StepInputs, StepResults, Ticket,
+    WeightGroup, WeightSource, arrange, bind, check, check_arrangement,
 };
 
 use crate::cache::Cache;
 use crate::code::Code;
 use crate::collective::Place;
-use crate::driver::{DeviceMemory, Gpu, Stream};
+use crate::driver::{DeviceMemory, Gpu, Held, Stream};
 use crate::error::CudaError;
-use crate::program::{Program, Target, Work, poison_check};
-use crate::run::{Prepared, Runner};
+use crate::faults::DeviceFault;
+use crate::program::{PATTERNS, Program, Target, Work, poison_check};
+use crate::random::Random;
+use crate::run::{Memory, Prepared, Runner};
 use crate::weights::Weights;
 
 /// How products are computed.
@@ -40,10 +41,15 @@ pub struct CudaOptions {
     pub poison: bool,
     /// Wait after every operation, so that a failure names the one that failed. Launches one by one.
     pub sync_launches: bool,
+    /// Make each buffer an allocation of its own, new and exactly as long as needed, and free it at once: so that what watches allocations
+    /// (compute-sanitizer, the emulator) sees what leaves them.
+    pub apart: bool,
     /// This rank's place among those of the model.
     pub ranks: Place,
     /// Where compiled kernels are kept.
     pub cache: Cache,
+    /// Caches begin as random numbers and not as zeros: for measuring steps on a context that nobody has computed.
+    pub random_caches: bool,
 }
 
 impl Default for CudaOptions {
@@ -54,8 +60,10 @@ impl Default for CudaOptions {
             graphs: true,
             poison: false,
             sync_launches: false,
+            apart: false,
             ranks: Place::alone(),
             cache: Cache::default(),
+            random_caches: false,
         }
     }
 }
@@ -83,6 +91,8 @@ pub struct CudaBackend {
     pub(crate) stamped: Option<Code>,
     pub(crate) steps: Vec<Prepared>,
     pub(crate) runner: Runner,
+    /// Those that tests have asked for.
+    pub(crate) faults: Vec<DeviceFault>,
 }
 
 impl CudaBackend {
@@ -93,6 +103,7 @@ impl CudaBackend {
     pub fn new(options: CudaOptions) -> Result<Self, CudaError> {
         crate::driver::start(options.gpu)?;
         let gpu = Gpu::open(options.gpu)?;
+        let gpu = if options.apart { gpu.apart() } else { gpu };
         let stream = Stream::new(&gpu)?;
         Ok(Self {
             code: Code::new(&gpu, options.cache.clone()),
@@ -107,7 +118,13 @@ impl CudaBackend {
             blocks: 0,
             sequence_slots: 0,
             steps: Vec::new(),
+            faults: Vec::new(),
         })
+    }
+
+    /// What it has asked its GPU for, and what it holds there. What its ranks meet in is the group's.
+    pub fn held(&self) -> Held {
+        self.gpu.held()
     }
 
     /// What people call it.
@@ -135,70 +152,6 @@ impl CudaBackend {
         }
     }
 
-    /// Address of each buffer that does not lie in the arena or among the inputs; 0 for those that do.
-    fn bind(&mut self, plan: &Plan) -> Result<Vec<u64>, BackendError> {
-        let missing = |what, name: &str, action| BackendError::Missing {
-            plan: plan.name.clone(),
-            what,
-            name: name.into(),
-            action,
-        };
-        let mut bound = vec![0; plan.buffers.len()];
-        for (b, bound) in plan.buffers.iter().zip(&mut bound) {
-            match b.kind {
-                BufferKind::Weight => {
-                    let w = self.weights.get(&b.name);
-                    let w = w.ok_or_else(|| missing("weight", &b.name, "loaded"))?;
-                    if w.ty != b.dtype || w.shape != b.shape {
-                        return Err(BackendError::WeightDiffers {
-                            weight: b.name.clone(),
-                            plan: plan.name.clone(),
-                            found: format!("{} {:?}", w.ty, w.shape),
-                            expected: format!("{} {:?}", b.dtype, b.shape),
-                        });
-                    }
-                    *bound = w.address;
-                }
-                BufferKind::State(kind) => {
-                    let states = self.states.as_ref();
-                    let place = states.and_then(|s| Some((s, s.places.get(&b.name)?)));
-                    let (states, (decl, offset, _)) =
-                        place.ok_or_else(|| missing("state", &b.name, "allocated"))?;
-                    let same = (decl.kind, decl.dtype, &decl.shape) == (kind, b.dtype, &b.shape);
-                    if !same {
-                        return Err(missing("state", &b.name, "allocated"));
-                    }
-                    if b.dtype != GgmlType::F32 || !matches!(kind, StateKind::Paged { .. }) {
-                        let reason = format!("state {} is not paged F32", b.name);
-                        return Err(self.unsupported(plan, reason));
-                    }
-                    if plan.geometry.block_size != self.block_size {
-                        let reason = format!("its blocks are not of {} tokens", self.block_size);
-                        return Err(self.unsupported(plan, reason));
-                    }
-                    *bound = states.memory.address() + *offset as u64;
-                }
-                BufferKind::Carry => {
-                    if b.elements() != self.sequence_slots {
-                        let slots = self.sequence_slots;
-                        let reason = format!("carry {} does not have {slots} slots", b.name);
-                        return Err(self.unsupported(plan, reason));
-                    }
-                    if !self.carries.contains_key(&b.name) {
-                        let what = format!("carry {}", b.name);
-                        let memory = DeviceMemory::new(&self.gpu, b.elements() * 4, &what)
-                            .and_then(|m| m.write(0, &vec![0; m.bytes()]).map(|()| m))
-                            .map_err(|e| self.failed(e))?;
-                        self.carries.insert(b.name.clone(), memory);
-                    }
-                    *bound = self.carries[&b.name].address();
-                }
-                BufferKind::Input(_) | BufferKind::Temp | BufferKind::Result => {}
-            }
-        }
-        Ok(bound)
-    }
-
     /// Kernels that are not of the plan's own operations: those that look for poison.
     fn poison_launches(&self, plan: &Plan) -> Result<Vec<crate::program::Launch>, String> {
         if !self.options.poison {
@@ -214,11 +167,56 @@ impl CudaBackend {
     }
 }
 
+impl Resident for CudaBackend {
+    /// Its address.
+    type Place = u64;
+
+    fn name(&self) -> String {
+        self.name()
+    }
+
+    fn rank(&self) -> (usize, usize) {
+        (self.options.ranks.rank(), self.options.ranks.world_size())
+    }
+
+    fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    fn sequence_slots(&self) -> usize {
+        self.sequence_slots
+    }
+
+    fn weight(&self, name: &str) -> Option<(GgmlType, &[usize], u64)> {
+        let weight = self.weights.get(name)?;
+        Some((weight.ty, &weight.shape, weight.address))
+    }
+
+    fn state(&self, name: &str) -> Option<(&StateDecl, u64)> {
+        let states = self.states.as_ref()?;
+        let (decl, offset, _) = states.places.get(name)?;
+        Some((decl, states.memory.address() + *offset as u64))
+    }
+
+    fn carry(&mut self, name: &str) -> Result<u64, BackendError> {
+        if let Some(memory) = self.carries.get(name) {
+            return Ok(memory.address());
+        }
+        let (bytes, what) = (self.sequence_slots * 4, format!("carry {name}"));
+        let memory = DeviceMemory::new(&self.gpu, bytes, &what)
+            .and_then(|m| m.write(0, &vec![0; m.bytes()]).map(|()| m))
+            .map_err(|e| self.failed(e))?;
+        let address = memory.address();
+        self.carries.insert(name.to_owned(), memory);
+        Ok(address)
+    }
+}
+
 impl Backend for CudaBackend {
     fn caps(&self) -> Caps {
         Caps {
             name: self.name(),
-            patterns: vec![ADD_RMS_NORM],
+            patterns: PATTERNS.to_vec(),
             weight_types: GgmlType::ALL
                 .iter()
                 .copied()
@@ -234,8 +232,10 @@ impl Backend for CudaBackend {
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
         // Steps that were prepared before hold addresses of weights.
-        self.steps.clear();
-        self.weights.load(&self.gpu, groups, source)
+        self.forget_steps()?;
+        let cache = &self.options.cache;
+        self.weights.load(&self.gpu, cache, groups, source)?;
+        self.spoil_weights().map_err(|e| self.failed(e))
     }
 
     fn alloc_state(
@@ -246,7 +246,7 @@ impl Backend for CudaBackend {
         sequence_slots: usize,
     ) -> Result<(), BackendError> {
         // What there was before is gone, and with it the steps that pointed to it.
-        self.steps.clear();
+        self.forget_steps()?;
         self.states = None;
         self.carries.clear();
         (self.block_size, self.blocks, self.sequence_slots) = (block_size, blocks, sequence_slots);
@@ -265,6 +265,9 @@ impl Backend for CudaBackend {
             .and_then(|memory| {
                 memory.fill(fill.to_bits(), self.runner.stream())?;
                 self.runner.stream().synchronise()?;
+                if self.options.random_caches && !self.options.poison {
+                    random_numbers(&self.gpu, &self.options.cache, &memory)?;
+                }
                 Ok(memory)
             })
             .map_err(|e| self.failed(e))?;
@@ -273,25 +276,11 @@ impl Backend for CudaBackend {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
-        let own = (self.options.ranks.rank(), self.options.ranks.world_size());
-        if (plan.rank, plan.world_size) != own {
-            let (rank, of) = (plan.rank, plan.world_size);
-            let reason = format!("it is rank {} of {}, not {rank} of {of}", own.0, own.1);
-            return Err(self.unsupported(plan, reason));
-        }
         check(plan)?;
-        let bound = self.bind(plan)?;
+        let bound = bind(plan, self)?.into_iter();
+        let bound = bound.map(|address| address.unwrap_or(0)).collect();
         let arrangement = arrange(plan);
         check_arrangement(plan, &arrangement)?;
-        let four_byte = |ty| matches!(ty, GgmlType::F32 | GgmlType::I32);
-        let arena = plan.buffers.iter().zip(&arrangement.offsets);
-        if let Some((b, _)) = arena
-            .clone()
-            .find(|(b, at)| at.is_some() && !four_byte(b.dtype))
-        {
-            let reason = format!("its buffer {} is {}, not F32 or I32", b.name, b.dtype);
-            return Err(self.unsupported(plan, reason));
-        }
         let target = Target {
             gpu: self.gpu.facts(),
             math: self.options.math,
@@ -300,7 +289,11 @@ impl Backend for CudaBackend {
             poison: self.options.poison,
         };
         let program = Program::new(plan, target);
-        let program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        let mut program = program.map_err(|reason| self.unsupported(plan, reason))?;
+        self.spoil_program(
+            &mut program,
+            plan.ops.iter().map(|node| node.label.as_str()),
+        );
         let extra = self.poison_launches(plan);
         let extra = extra.map_err(|reason| self.unsupported(plan, reason))?;
         let work = program.ops.iter().flat_map(|op| &op.work);
@@ -311,20 +304,29 @@ impl Backend for CudaBackend {
         let met = self.options.ranks.0.connect(self.runner.stream());
         met.map_err(|e| self.failed(e))?;
 
-        self.runner.reserve(
-            arrangement.arena_bytes,
-            program.scratch,
-            StepInputs::new(plan).words().len() * 4,
-            result_bytes(plan),
-        );
-        if plan.world_size > 1 {
-            // Whether memory has to grow differs from rank to rank; but they make theirs together.
-            self.runner.forget();
-        }
         let id = StepId(self.steps.len() as u32);
         self.steps
             .push(Prepared::new(plan.clone(), arrangement, bound, program));
         Ok(id)
+    }
+
+    fn seal(&mut self) -> Result<(), BackendError> {
+        self.make_ready()
+    }
+
+    fn allocated(&self) -> Option<Allocated> {
+        let carries: usize = self.carries.values().map(DeviceMemory::bytes).sum();
+        let states = self.states.as_ref().map_or(0, |s| s.memory.bytes());
+        // Nothing of steps before they are sealed.
+        let memory = self.runner.memory().map(Memory::device_bytes);
+        let (arena, rest) = memory.unwrap_or_default();
+        Some(Allocated {
+            weights: self.weights.bytes(),
+            states: (states + carries) as u64,
+            arena,
+            working: rest + self.options.ranks.0.bytes() as u64,
+            pinned: self.gpu.held().pinned_bytes,
+        })
     }
 
     fn run(&mut self, step: StepId, inputs: &StepInputs) -> Result<StepResults, BackendError> {
@@ -352,6 +354,21 @@ impl Backend for CudaBackend {
         self.profile_step(step, inputs, repeats)
     }
 
+    fn nodes(&self, step: StepId) -> Option<usize> {
+        self.steps.get(step.0 as usize)?.nodes()
+    }
+
+    fn hash(&self, weight: &str) -> Result<Option<u64>, BackendError> {
+        let hash = self.weights.hash(&self.gpu, &self.options.cache, weight);
+        let hash = hash.ok_or_else(|| BackendError::Missing {
+            plan: "of this call".into(),
+            what: "weight",
+            name: weight.into(),
+            action: "loaded",
+        })?;
+        hash.map(Some).map_err(|e| self.failed(e))
+    }
+
     fn read(&self, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
         let missing = |what, name: &str| BackendError::Missing {
             plan: "of this call".into(),
@@ -369,13 +386,21 @@ impl Backend for CudaBackend {
                 let place = states.and_then(|s| Some((s, s.places.get(name)?)));
                 let (states, (_, offset, bytes)) = place.ok_or_else(|| missing("state", name))?;
                 let mut out = vec![0; *bytes];
+                self.runner
+                    .stream()
+                    .synchronise()
+                    .map_err(|e| self.failed(e))?;
                 states.memory.read(*offset, &mut out).map(|()| out)
             }
             ReadTarget::Carry(name) => {
                 let memory = self.carries.get(name);
                 let memory = memory.ok_or_else(|| missing("carry", name))?;
                 let mut out = vec![0; memory.bytes()];
-                memory.read(0, &mut out).map(|()| out)
+                let stream = self.runner.stream();
+                stream
+                    .synchronise()
+                    .and_then(|()| memory.read(0, &mut out))
+                    .map(|()| out)
             }
             ReadTarget::Buffer(step, id) => {
                 let prepared = self.steps.get(step.0 as usize);
@@ -383,10 +408,24 @@ impl Backend for CudaBackend {
                 let buffer = prepared.plan.buffer(id);
                 let offset = prepared.arrangement.offsets[id.index()];
                 let offset = offset.ok_or_else(|| missing("arena buffer", &buffer.name))?;
-                self.runner.read_arena(offset, buffer.elements() * 4)
+                let mut out = vec![0; buffer.elements() * 4];
+                let memory = self.runner.memory();
+                memory.and_then(|m| {
+                    self.runner.stream().synchronise()?;
+                    m.arena.read(offset, &mut out)?;
+                    Ok(out)
+                })
             }
         };
         bytes.map_err(|e| self.failed(e))
+    }
+}
+
+impl Drop for CudaBackend {
+    /// Memory is let go of below, and no kernel may use it any more then.
+    fn drop(&mut self) {
+        // If it fails, kernels do not run any more either.
+        let _ = self.runner.stream().synchronise();
     }
 }
 
@@ -397,14 +436,22 @@ impl CudaBackend {
     }
 }
 
+/// Fills memory with numbers of mean 0 and deviation 1.
+fn random_numbers(gpu: &Gpu, cache: &Cache, memory: &DeviceMemory) -> Result<(), CudaError> {
+    let count = memory.bytes() / size_of::<f32>();
+    let numbers = RandomBlocks {
+        ty: GgmlType::F32,
+        shape: vec![count],
+        key: 0,
+        scale: 1.0,
+    };
+    let mut random = Random::new(gpu, cache)?;
+    random.fill(memory.address(), count, &numbers)?;
+    random.finish()
+}
+
 /// States begin at multiples of this, so that their rows can be read 16 bytes at a time.
 const STATE_ALIGN: usize = 256;
-
-/// Bytes of all results at full capacity.
-pub(crate) fn result_bytes(plan: &Plan) -> usize {
-    let results = plan.buffers_where(|kind| *kind == BufferKind::Result);
-    results.map(|(_, b)| b.elements() * 4).sum()
-}
 
 /// The words of `Rows` for a buffer: pointers to the live rows' numbers among the inputs, and the capacity.
 pub(crate) fn rows_param(

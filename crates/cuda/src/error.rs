@@ -72,6 +72,9 @@ pub enum CudaError {
         /// What the driver says.
         text: String,
     },
+    /// A step was run or asked about before it had its memory.
+    #[error("the memory of steps was asked for before any step was sealed")]
+    Unsealed,
     /// Ranks cannot meet on these GPUs.
     #[error("ranks on GPUs {gpus:?} cannot meet: {reason}")]
     Ranks {

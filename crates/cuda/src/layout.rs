@@ -161,6 +161,21 @@ mod tests {
         }
     }
 
+    /// What is hashed where it lies is cut into units, which are whole wherever they lie.
+    #[test]
+    fn fields_are_whole_units_of_a_hash() {
+        for ty in types() {
+            let unit = glim_plan::fingerprint::unit(ty);
+            let whole = [(0, ty.block_bytes())];
+            let fields = match Layout::of(ty) {
+                Layout::Planes(fields) => fields,
+                Layout::Stored => &whole,
+            };
+            let is_whole = |(at, len): &Field| at % unit == 0 && len % unit == 0;
+            assert!(fields.iter().all(is_whole), "{ty}");
+        }
+    }
+
     /// A field that is read 16 (8, 4, 2) bytes at a time begins at a multiple of them, for any number of blocks.
     #[test]
     fn planes_begin_where_their_fields_are_aligned() {

@@ -15,20 +15,25 @@ mod collective;
 pub mod compile;
 mod driver;
 mod error;
+mod faults;
+mod hash;
 pub mod kernels;
 mod layout;
 pub mod libraries;
 mod machine;
 pub mod probe;
 mod program;
+mod random;
 mod run;
 mod stamps;
 mod weights;
 
 pub use backend::{CudaBackend, CudaOptions, Math};
 pub use collective::{GpuGroup, MAX_RANKS, Place, Transport};
-pub use driver::GpuFacts;
+pub use driver::{GpuFacts, Held};
 pub use error::CudaError;
+#[doc(hidden)]
+pub use faults::DeviceFault;
 pub use machine::{bandwidth_of, read_bandwidth};
 pub use probe::{GpuInfo, ProbeError, probe};
 pub use weights::Loaded;

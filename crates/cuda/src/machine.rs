@@ -60,16 +60,25 @@ pub fn bandwidth_of(gpu: usize, cache: &Cache, most: usize) -> Result<f64, CudaE
         Param::u64(out.address()),
     ];
     let (begin, end) = (Event::new(&gpu)?, Event::new(&gpu)?);
-    let mut best = 0.0f64;
-    for _ in 0..PASSES {
+    let pass = || {
         begin.record(&stream)?;
         launch(function, config, &params, &stream)?;
         end.record(&stream)?;
         stream.synchronise()?;
-        let seconds = end.seconds_since(&begin)?;
-        if seconds > 0.0 {
-            best = best.max(bytes as f64 / seconds);
-        }
+        end.seconds_since(&begin)
+    };
+    let mut best = Ok(0.0f64);
+    for _ in 0..PASSES {
+        let speed = |seconds: f64| {
+            if seconds > 0.0 {
+                bytes as f64 / seconds
+            } else {
+                0.0
+            }
+        };
+        best = best.and_then(|best: f64| Ok(best.max(speed(pass()?))));
     }
-    Ok(best)
+    // Also after a failure: memory is let go of below.
+    stream.synchronise()?;
+    best
 }

@@ -1,20 +1,25 @@
 //! Weights on a GPU: their way there, and back to the bytes of the file.
 //!
 //! A weight goes up in chunks, each rearranged ([`crate::layout`]) by a few threads into one of two pinned buffers; while one buffer is on
-//! its way the other is filled. Each weight has an allocation of its own (the driver puts small ones together), so that a
-//! kernel which reads beyond a weight is found.
+//! its way the other is filled. All weights of a load lie one behind the other in one allocation, made before the first one is read, so that a
+//! model that does not fit is refused at once. [`CudaOptions::apart`](crate::CudaOptions::apart) gives each an
+//! allocation of its own, so that a kernel which reads beyond a weight is found.
 //!
-//! [`Weights::read`] gives the file's bytes again. What lies on the GPU is proven by comparing these, or their BLAKE3 hash
-//! ([`Weights::hash`]), with the file's: every byte crosses the bus back.
+//! What lies on the GPU is proven by its hash there ([`Weights::hash`]), which is compared with that of the file's bytes. [`Weights::read`]
+//! gives these again, on a way on which nothing else goes, and tells where they differ.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glim_plan::{BackendError, GgmlType, WeightGroup, WeightSource};
 
+use crate::cache::Cache;
 use crate::driver::{DeviceMemory, Event, Gpu, Pinned, Stream};
 use crate::error::CudaError;
+use crate::hash;
 use crate::layout::{Piece, pieces, rearrange, restore};
+use crate::random::Random;
 
 /// Bytes of a pinned buffer, about: long enough that the bus is never idle between copies.
 const CHUNK: usize = 32 << 20;
@@ -45,18 +50,47 @@ pub struct Loaded {
     pub time: Duration,
 }
 
+/// Weights begin at multiples of this, as allocations do.
+const ALIGN: usize = 256;
+
+/// Where a weight lies.
+#[derive(Debug, Clone)]
+struct Place {
+    /// Shared by all weights that lie in it.
+    memory: Arc<DeviceMemory>,
+    at: usize,
+    bytes: usize,
+}
+
+impl Place {
+    /// An allocation for one weight.
+    fn alone(gpu: &Gpu, name: &str, bytes: usize) -> Result<Self, CudaError> {
+        let memory = DeviceMemory::new(gpu, bytes, &format!("weight {name}"))?;
+        Ok(Self {
+            memory: Arc::new(memory),
+            at: 0,
+            bytes,
+        })
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.address() + self.at as u64
+    }
+}
+
 /// All weights of a rank.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
-    resident: HashMap<String, (WeightInfo, DeviceMemory)>,
+    resident: HashMap<String, (WeightInfo, Place)>,
     loaded: Loaded,
 }
 
 impl Weights {
-    /// Uploads the weights of all groups.
+    /// Uploads the weights of all groups, or makes them on the GPU if they are random.
     pub(crate) fn load(
         &mut self,
         gpu: &Gpu,
+        cache: &Cache,
         groups: &[WeightGroup],
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
@@ -64,71 +98,184 @@ impl Weights {
             device: format!("GPU {}", gpu.ordinal()),
             reason: e.to_string(),
         };
-        let names: Vec<&String> = groups.iter().flat_map(|g| &g.names).collect();
+        let names: Vec<(&String, usize)> = groups
+            .iter()
+            .flat_map(|g| g.names.iter().zip(g.bytes.iter().copied()))
+            .collect();
+        // What is loaded again gives up its room first.
+        for (name, _) in &names {
+            self.resident.remove(*name);
+        }
+        let mut places = places(gpu, &names).map_err(failed)?;
         let mut upload = Upload::new(gpu).map_err(failed)?;
-        let (start, mut reported) = (Instant::now(), Instant::now());
-        let mut bytes = 0u64;
-        for (done, name) in names.iter().enumerate() {
-            let data = source.weight(name)?;
-            check_length(name, data.ty, &data.shape, data.bytes.len())?;
-            let what = format!("weight {name}");
-            let memory = DeviceMemory::new(gpu, data.bytes.len(), &what).map_err(failed)?;
-            upload
-                .weight(&memory, data.ty, &data.bytes)
-                .map_err(failed)?;
-            bytes += data.bytes.len() as u64;
-            let info = WeightInfo {
-                ty: data.ty,
-                shape: data.shape,
-                address: memory.address(),
+        let mut progress = Progress::new(gpu.ordinal(), &names);
+        let mut random = Random::new(gpu, cache).map_err(failed)?;
+        for (name, _) in &names {
+            let mut place_of = |bytes: usize| match places.remove(*name) {
+                Some(place) if place.bytes == bytes => Ok(place),
+                // Not as planned: the plan that reads it will say so.
+                _ => Place::alone(gpu, name, bytes).map_err(failed),
             };
-            self.resident.insert((*name).clone(), (info, memory));
-            if reported.elapsed() >= REPORT {
-                reported = Instant::now();
-                let (seconds, part) = (start.elapsed().as_secs_f64(), (done + 1) as f64);
-                tracing::info!(
-                    gpu = gpu.ordinal(),
-                    weights = done + 1,
-                    of = names.len(),
-                    gb = bytes as f64 / 1e9,
-                    gb_per_s = bytes as f64 / 1e9 / seconds,
-                    eta_s = seconds * (names.len() as f64 / part - 1.0),
-                    "loading weights"
-                );
-            }
+            let (ty, shape, place) = match source.random(name)? {
+                Some(blocks) => {
+                    let bytes = expected_bytes(blocks.ty, &blocks.shape).unwrap_or(0);
+                    check_length(name, blocks.ty, &blocks.shape, bytes)?;
+                    let place = place_of(bytes)?;
+                    let (address, count) = (place.address(), bytes / blocks.ty.block_bytes());
+                    random.fill(address, count, &blocks).map_err(failed)?;
+                    (blocks.ty, blocks.shape, place)
+                }
+                None => {
+                    let data = source.weight(name)?;
+                    check_length(name, data.ty, &data.shape, data.bytes.len())?;
+                    let place = place_of(data.bytes.len())?;
+                    let sent = upload.weight(&place, data.ty, &data.bytes);
+                    sent.map_err(failed)?;
+                    (data.ty, data.shape, place)
+                }
+            };
+            progress.add(place.bytes);
+            let address = place.address();
+            let info = WeightInfo { ty, shape, address };
+            self.resident.insert((*name).clone(), (info, place));
         }
         upload.finish().map_err(failed)?;
-        self.loaded = Loaded {
-            weights: names.len(),
-            bytes,
-            time: start.elapsed(),
-        };
-        let seconds = self.loaded.time.as_secs_f64();
-        tracing::info!(
-            gpu = gpu.ordinal(),
-            weights = names.len(),
-            gb = bytes as f64 / 1e9,
-            gb_per_s = bytes as f64 / 1e9 / seconds,
-            seconds,
-            "weights are resident"
-        );
+        random.finish().map_err(failed)?;
+        self.loaded = progress.finish();
         Ok(())
+    }
+
+    /// Bytes of the GPU's memory that they take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let memory = |(_, place): &(WeightInfo, Place)| {
+            let memory = &place.memory;
+            (memory.address(), memory.bytes() as u64)
+        };
+        let each: HashMap<u64, u64> = self.resident.values().map(memory).collect();
+        each.values().sum()
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&WeightInfo> {
         self.resident.get(name).map(|(info, _)| info)
     }
 
+    /// The hash of a weight where it lies.
+    pub(crate) fn hash(
+        &self,
+        gpu: &Gpu,
+        cache: &Cache,
+        name: &str,
+    ) -> Option<Result<u64, CudaError>> {
+        let (info, place) = self.resident.get(name)?;
+        Some(hash::hash(gpu, cache, info.ty, info.address, place.bytes))
+    }
+
+    /// Where a weight lies: its memory, its place there, its bytes.
+    pub(crate) fn place(&self, name: &str) -> Option<(&DeviceMemory, usize, usize)> {
+        let (_, place) = self.resident.get(name)?;
+        Some((&place.memory, place.at, place.bytes))
+    }
+
     /// The bytes of the file.
     pub(crate) fn read(&self, name: &str) -> Option<Result<Vec<u8>, CudaError>> {
-        let (info, memory) = self.resident.get(name)?;
-        let mut stored = vec![0; memory.bytes()];
+        let (info, place) = self.resident.get(name)?;
+        let mut stored = vec![0; place.bytes];
         let mut end = 0;
-        let read = download(info, memory, &mut |part| {
+        let read = download(info.ty, place, &mut |part| {
             stored[end..][..part.len()].copy_from_slice(part);
             end += part.len();
         });
         Some(read.map(|()| stored))
+    }
+}
+
+/// Room for all these weights.
+fn places(gpu: &Gpu, weights: &[(&String, usize)]) -> Result<HashMap<String, Place>, CudaError> {
+    if gpu.is_apart() {
+        let alone = weights
+            .iter()
+            .map(|(name, bytes)| Ok(((*name).clone(), Place::alone(gpu, name, *bytes)?)));
+        return alone.collect();
+    }
+    let mut end = 0;
+    let starts: Vec<usize> = weights
+        .iter()
+        .map(|(_, bytes)| {
+            let at = usize::next_multiple_of(end, ALIGN);
+            end = at + bytes;
+            at
+        })
+        .collect();
+    let memory = Arc::new(DeviceMemory::new(gpu, end, "weights")?);
+    let place = |((name, bytes), at): (&(&String, usize), usize)| {
+        let memory = Arc::clone(&memory);
+        let bytes = *bytes;
+        ((*name).clone(), Place { memory, at, bytes })
+    };
+    Ok(weights.iter().zip(starts).map(place).collect())
+}
+
+/// How far a load is, for the log.
+struct Progress {
+    gpu: usize,
+    start: Instant,
+    reported: Instant,
+    weights: usize,
+    bytes: u64,
+    of_weights: usize,
+    of_bytes: u64,
+}
+
+impl Progress {
+    fn new(gpu: usize, weights: &[(&String, usize)]) -> Self {
+        let now = Instant::now();
+        Self {
+            gpu,
+            start: now,
+            reported: now,
+            weights: 0,
+            bytes: 0,
+            of_weights: weights.len(),
+            of_bytes: weights.iter().map(|(_, bytes)| *bytes as u64).sum(),
+        }
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.weights += 1;
+        self.bytes += bytes as u64;
+        if self.reported.elapsed() < REPORT {
+            return;
+        }
+        self.reported = Instant::now();
+        let seconds = self.start.elapsed().as_secs_f64();
+        let (done, all) = (self.bytes as f64, self.of_bytes as f64);
+        tracing::info!(
+            gpu = self.gpu,
+            weights = self.weights,
+            of = self.of_weights,
+            gb = done / 1e9,
+            of_gb = all / 1e9,
+            gb_per_s = done / 1e9 / seconds,
+            eta_s = seconds * (all / done - 1.0).max(0.0),
+            "loading weights"
+        );
+    }
+
+    fn finish(self) -> Loaded {
+        let time = self.start.elapsed();
+        tracing::info!(
+            gpu = self.gpu,
+            weights = self.weights,
+            gb = self.bytes as f64 / 1e9,
+            gb_per_s = self.bytes as f64 / 1e9 / time.as_secs_f64(),
+            seconds = time.as_secs_f64(),
+            "weights are resident"
+        );
+        Loaded {
+            weights: self.weights,
+            bytes: self.bytes,
+            time,
+        }
     }
 }
 
@@ -182,7 +329,7 @@ impl Upload {
     }
 
     /// Puts a weight on its way. The bytes may be dropped afterwards.
-    fn weight(&mut self, to: &DeviceMemory, ty: GgmlType, stored: &[u8]) -> Result<(), CudaError> {
+    fn weight(&mut self, to: &Place, ty: GgmlType, stored: &[u8]) -> Result<(), CudaError> {
         let blocks = stored.len() / ty.block_bytes();
         let in_part = PART / ty.block_bytes();
         let in_chunk = (CHUNK / PART) * in_part;
@@ -204,7 +351,9 @@ impl Upload {
                     len,
                 } in pieces(ty, blocks, first + part_first, part_count)
                 {
-                    to.write_async(to_at, buffer, at + from, len, &self.stream)?;
+                    let to_at = to.at + to_at;
+                    let memory = &to.memory;
+                    memory.write_async(to_at, buffer, at + from, len, &self.stream)?;
                 }
             }
             sent.record(&self.stream)?;
@@ -215,6 +364,14 @@ impl Upload {
     /// Waits until all is there.
     fn finish(&self) -> Result<(), CudaError> {
         self.stream.synchronise()
+    }
+}
+
+impl Drop for Upload {
+    /// The buffers are let go of below; nothing may be copied from them any more then.
+    fn drop(&mut self) {
+        // If it fails, nothing is copied any more either.
+        let _ = self.stream.synchronise();
     }
 }
 
@@ -260,22 +417,20 @@ fn rearrange_parts(
 }
 
 /// Reads a weight back in the order of the file, a part at a time.
-fn download(
-    info: &WeightInfo,
-    memory: &DeviceMemory,
-    give: &mut dyn FnMut(&[u8]),
-) -> Result<(), CudaError> {
-    let size = info.ty.block_bytes();
-    let blocks = memory.bytes() / size;
+fn download(ty: GgmlType, place: &Place, give: &mut dyn FnMut(&[u8])) -> Result<(), CudaError> {
+    let size = ty.block_bytes();
+    let blocks = place.bytes / size;
     let in_chunk = CHUNK / size;
     let mut chunk = vec![0; in_chunk.min(blocks) * size];
     let mut stored = chunk.clone();
     for first in (0..blocks).step_by(in_chunk.max(1)) {
         let count = in_chunk.min(blocks - first);
-        for Piece { at, from, len } in pieces(info.ty, blocks, first, count) {
-            memory.read(at, &mut chunk[from..][..len])?;
+        for Piece { at, from, len } in pieces(ty, blocks, first, count) {
+            place
+                .memory
+                .read(place.at + at, &mut chunk[from..][..len])?;
         }
-        restore(info.ty, &chunk[..count * size], &mut stored[..count * size]);
+        restore(ty, &chunk[..count * size], &mut stored[..count * size]);
         give(&stored[..count * size]);
     }
     Ok(())

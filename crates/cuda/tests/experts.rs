@@ -175,6 +175,36 @@ fn an_expert_out_of_range_is_named() {
     }
 }
 
+/// Threads run in an order of their own; which of several wrong choices is named does not depend on it.
+#[test]
+#[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
+fn of_several_that_point_outside_the_first_is_named_as_the_reference_does() {
+    let named = |step, inputs: &Inputs| {
+        [backend(), reference()].map(|on| {
+            let mut session = experts(step, [GgmlType::Q8_0; 3], 16, on);
+            (0..3)
+                .map(|_| session.run(inputs).unwrap_err().to_string())
+                .collect::<Vec<_>>()
+        })
+    };
+    for step in [DECODE, PREFILL] {
+        let mut inputs = choices(16);
+        for (at, wrong) in [(47, 90), (22, 70), (13, 80), (14, 60), (30, -5)] {
+            inputs.forced[at] = wrong;
+        }
+        let [found, expected] = named(step, &inputs);
+        assert_eq!(found, expected);
+        assert!(found[0].contains("expert 80 "), "{found:?}");
+        // An earlier operation comes first.
+        for (t, wrong) in [(15, 200), (9, 300), (4, 100), (11, -7)] {
+            inputs.tokens[t] = wrong;
+        }
+        let [found, expected] = named(step, &inputs);
+        assert_eq!(found, expected);
+        assert!(found[0].contains("token 100 "), "{found:?}");
+    }
+}
+
 // ---- the router ------------------------------------------------------------------------------------------------------------------
 
 /// A router over rows of a table.

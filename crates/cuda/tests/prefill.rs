@@ -7,17 +7,14 @@
 
 mod common;
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
 use glim_cuda::{CudaBackend, CudaOptions, Math};
 use glim_plan::reference::{ReferenceBackend, ReferenceOptions};
 use glim_plan::{
     Backend, BackendError, BufferId, CacheGeometry, Cols, GgmlType, InputExtents, InputKind, Op,
-    Plan, PlanBuilder, Precision, Rows, StepInputs, StepKind, WeightData, WeightSource,
-    weight_groups,
+    Plan, PlanBuilder, Precision, Rows, StepInputs, StepKind, weight_groups,
 };
 use glim_testkit::parity::blocks::{Random, weight};
+use glim_testkit::weights::Weights;
 
 const F32: GgmlType = GgmlType::F32;
 const GEOMETRY: CacheGeometry = CacheGeometry {
@@ -30,27 +27,12 @@ const EIGHT_BIT: f64 = 32.0 / (12.0 * 127.0 * 127.0);
 /// That of a sum of f32 in another order.
 const SUM: f64 = 4096.0 / (1u64 << 50) as f64;
 
-#[derive(Default)]
-struct Weights(HashMap<String, (GgmlType, Vec<usize>, Vec<u8>)>);
-
-impl WeightSource for Weights {
-    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
-        let (ty, shape, bytes) = &self.0[name];
-        Ok(WeightData {
-            ty: *ty,
-            shape: shape.clone(),
-            bytes: Cow::Borrowed(bytes),
-        })
-    }
-}
-
-impl Weights {
-    fn random(&mut self, name: &str, ty: GgmlType, shape: &[usize]) {
-        let elements = shape.iter().product();
-        let size = (*shape.last().unwrap() as f32).sqrt().recip();
-        let bytes = weight(ty, elements, size, &mut Random::named(3, name));
-        self.0.insert(name.into(), (ty, shape.to_vec(), bytes));
-    }
+/// Adds a weight of random values, of such size that a product keeps the size of its input.
+fn add_random(weights: &mut Weights, name: &str, ty: GgmlType, shape: &[usize]) {
+    let elements = shape.iter().product();
+    let size = (*shape.last().unwrap() as f32).sqrt().recip();
+    let bytes = weight(ty, elements, size, &mut Random::named(3, name));
+    weights.insert(name, ty, shape, bytes);
 }
 
 /// A prefill step of so many tokens whose activations are rows of a table, `x [T, width]`.
@@ -178,8 +160,8 @@ fn check_linear(
 ) {
     let rows = buckets[0].1;
     let mut weights = Weights::default();
-    weights.random("table", F32, &[rows, k]);
-    weights.random("w", ty, &[n, k]);
+    add_random(&mut weights, "table", F32, &[rows, k]);
+    add_random(&mut weights, "w", ty, &[n, k]);
     let make = |tokens: usize| linear_plan(ty, tokens, rows, k, n);
     let what = format!("{ty} {math:?} K {k} N {n}");
     check_buckets(&what, math, buckets, &make, &weights, &[], bound);
@@ -206,13 +188,13 @@ fn products_of_8_bit_integers_have_the_same_bits_in_every_tile() {
 fn large_scales_keep_sums_finite() {
     let (k, n, rows) = (64, 70, 20);
     let mut weights = Weights::default();
-    weights.random("table", F32, &[rows, k]);
-    weights.random("w", GgmlType::MXFP4, &[n, k]);
-    let table = &mut weights.0.get_mut("table").unwrap().2;
+    add_random(&mut weights, "table", F32, &[rows, k]);
+    add_random(&mut weights, "w", GgmlType::MXFP4, &[n, k]);
+    let table = weights.bytes_mut("table");
     for value in table.as_chunks_mut::<4>().0 {
         *value = (f32::from_le_bytes(*value) * 1e-30).to_le_bytes();
     }
-    let blocks = &mut weights.0.get_mut("w").unwrap().2;
+    let blocks = weights.bytes_mut("w");
     blocks.chunks_mut(17).for_each(|block| block[0] = 240);
     let make = |tokens: usize| linear_plan(GgmlType::MXFP4, tokens, rows, k, n);
     let buckets = [(20, 20), (16, 9)];
@@ -243,9 +225,9 @@ fn heads_read_their_own_columns_in_every_tile() {
     const INNER: usize = 8;
     const OUT: usize = 70;
     let mut weights = Weights::default();
-    weights.random("table", F32, &[90, INNER]);
-    weights.random("spread", F32, &[HEADS * WIDE, INNER]);
-    weights.random("w", GgmlType::Q8_0, &[HEADS, OUT, 64]);
+    add_random(&mut weights, "table", F32, &[90, INNER]);
+    add_random(&mut weights, "spread", F32, &[HEADS * WIDE, INNER]);
+    add_random(&mut weights, "w", GgmlType::Q8_0, &[HEADS, OUT, 64]);
     let make = |tokens: usize| {
         let (mut b, x) = plan(tokens, 0, 90, INNER);
         let spread = b.weight("spread", F32, &[HEADS * WIDE, INNER]);
@@ -285,11 +267,11 @@ impl Experts {
     fn weights(&self, rows: usize) -> Weights {
         let Self { ty, d, inner, .. } = *self;
         let mut weights = Weights::default();
-        weights.random("table", F32, &[rows, d]);
-        weights.random("choice", F32, &[self.k, d]);
-        weights.random("gate", ty, &[self.experts, inner, d]);
-        weights.random("up", ty, &[self.experts, inner, d]);
-        weights.random("down", ty, &[self.experts, d, inner]);
+        add_random(&mut weights, "table", F32, &[rows, d]);
+        add_random(&mut weights, "choice", F32, &[self.k, d]);
+        add_random(&mut weights, "gate", ty, &[self.experts, inner, d]);
+        add_random(&mut weights, "up", ty, &[self.experts, inner, d]);
+        add_random(&mut weights, "down", ty, &[self.experts, d, inner]);
         weights
     }
 

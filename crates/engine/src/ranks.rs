@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use glim_plan::collective::{Group, RankFault};
 use glim_plan::{
-    Backend, BackendError, BufferId, Caps, Plan, Profile, ReadTarget, StateDecl, StepId,
+    Allocated, Backend, BackendError, BufferId, Caps, Plan, Profile, ReadTarget, StateDecl, StepId,
     StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
 };
 
@@ -86,6 +86,24 @@ impl Ranks {
         }
     }
 
+    /// Makes all that the prepared steps run with; what each rank then holds. `plan` is one of theirs.
+    pub(crate) fn seal(&mut self, plan: &Plan) -> Result<Vec<Option<Allocated>>, BackendError> {
+        match self {
+            Self::One(backend) => {
+                backend.seal()?;
+                Ok(vec![backend.allocated()])
+            }
+            Self::Many(many) => many.ask(
+                plan,
+                || Job::Seal,
+                |reply| match reply {
+                    Reply::Sealed(allocated) => Some(allocated),
+                    _ => None,
+                },
+            ),
+        }
+    }
+
     /// Reads a rank's memory.
     pub(crate) fn read(
         &self,
@@ -95,6 +113,22 @@ impl Ranks {
         match self {
             Self::One(backend) => backend.read(target),
             Self::Many(many) => many.read(rank, target),
+        }
+    }
+
+    /// The hash of a rank's weight where it lies, if its backend has a way to that.
+    pub(crate) fn hash(&self, rank: usize, weight: &str) -> Result<Option<u64>, BackendError> {
+        match self {
+            Self::One(backend) => backend.hash(weight),
+            Self::Many(many) => many.hash(rank, weight),
+        }
+    }
+
+    /// Nodes of the graph that rank 0 runs a step as, if it is one.
+    pub(crate) fn nodes(&self, step: StepId) -> Option<usize> {
+        match self {
+            Self::One(backend) => backend.nodes(step),
+            Self::Many(many) => many.nodes(step),
         }
     }
 
@@ -191,6 +225,7 @@ fn load(
 
 enum Job {
     Prepare(Box<Plan>),
+    Seal,
     Run(StepId, Arc<StepInputs>),
     Profile(StepId, Arc<StepInputs>, usize),
     /// Gets no reply.
@@ -198,6 +233,8 @@ enum Job {
     /// For the first of those that were submitted and not waited for.
     Wait,
     Read(Target),
+    Hash(String),
+    Nodes(StepId),
 }
 
 /// [`ReadTarget`], owned.
@@ -230,11 +267,14 @@ impl Target {
 
 enum Reply {
     Prepared(StepId),
+    Sealed(Option<Allocated>),
     Ran(StepResults),
     Profiled(Vec<Profile>),
     /// Kept by the rank's thread.
     Submitted(Ticket),
     Bytes(Vec<u8>),
+    Hashed(Option<u64>),
+    Counted(Option<usize>),
     /// With the rank's own error, if it has one.
     Failed(Option<BackendError>),
 }
@@ -365,6 +405,37 @@ impl Many {
     }
 
     fn read(&self, rank: usize, target: ReadTarget<'_>) -> Result<Vec<u8>, BackendError> {
+        let job = Job::Read(Target::new(target));
+        self.ask_one(rank, job, |reply| match reply {
+            Reply::Bytes(bytes) => Some(bytes),
+            _ => None,
+        })
+    }
+
+    fn hash(&self, rank: usize, weight: &str) -> Result<Option<u64>, BackendError> {
+        let job = Job::Hash(weight.to_owned());
+        self.ask_one(rank, job, |reply| match reply {
+            Reply::Hashed(hash) => Some(hash),
+            _ => None,
+        })
+    }
+
+    fn nodes(&self, step: StepId) -> Option<usize> {
+        let counted = self.ask_one(0, Job::Nodes(step), |reply| match reply {
+            Reply::Counted(nodes) => Some(nodes),
+            _ => None,
+        });
+        // Only shown: who does not answer is found when it is to run.
+        counted.ok().flatten()
+    }
+
+    /// Asks one rank what needs no other.
+    fn ask_one<T>(
+        &self,
+        rank: usize,
+        job: Job,
+        of_reply: impl Fn(Reply) -> Option<T>,
+    ) -> Result<T, BackendError> {
         let gone = |reason: &str| BackendError::Unsupported {
             backend: self.caps.name.clone(),
             plan: "of this call".into(),
@@ -374,12 +445,11 @@ impl Many {
             return Err(gone("is of no more use, since a step failed"));
         }
         let jobs = self.jobs.get(rank).ok_or_else(|| gone("does not exist"))?;
-        jobs.send(Job::Read(Target::new(target)))
-            .map_err(|_| gone("has ended"))?;
+        jobs.send(job).map_err(|_| gone("has ended"))?;
         match self.replies.recv_timeout(self.group.deadline()) {
-            Ok((_, Reply::Bytes(bytes))) => Ok(bytes),
             Ok((_, Reply::Failed(Some(error)))) => Err(error),
-            _ => Err(gone("does not answer")),
+            Ok((_, reply)) => of_reply(reply).ok_or_else(|| gone("answers something else")),
+            Err(_) => Err(gone("does not answer")),
         }
     }
 
@@ -497,6 +567,7 @@ fn serve(
         let is_submit = matches!(job, Job::Submit(..));
         let done = catch_unwind(AssertUnwindSafe(|| match job {
             Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
+            Job::Seal => backend.seal().map(|()| Reply::Sealed(backend.allocated())),
             Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
             Job::Profile(step, inputs, repeats) => {
                 let profiles = backend.profile(step, &inputs, repeats);
@@ -513,6 +584,11 @@ fn serve(
                 Ok(bytes) => Reply::Bytes(bytes),
                 Err(error) => Reply::Failed(Some(error)),
             }),
+            Job::Hash(weight) => Ok(match backend.hash(&weight) {
+                Ok(hash) => Reply::Hashed(hash),
+                Err(error) => Reply::Failed(Some(error)),
+            }),
+            Job::Nodes(step) => Ok(Reply::Counted(backend.nodes(step))),
         }));
         let reply = match done {
             Ok(Ok(reply)) => reply,

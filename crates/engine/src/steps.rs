@@ -6,8 +6,8 @@ use std::sync::Arc;
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
 use glim_plan::sample::{SampleParams, is_shortlistable};
 use glim_plan::{
-    CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId, StepInputs, StepKind,
-    StepResults, check_ranks, check_states, fuse,
+    Allocated, CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId, StepInputs,
+    StepKind, StepResults, check_ranks, check_states, fuse,
 };
 use glim_text::TokenId;
 
@@ -117,6 +117,11 @@ impl Prepared {
     ) -> Result<Vec<Vec<Profile>>, EngineError> {
         self.write(batch)?;
         Ok(ranks.profile(self.id, &self.plan, &self.inputs, repeats)?)
+    }
+
+    /// Nodes of the graph that rank 0 runs it as, if it is one.
+    pub(crate) fn nodes(&self, ranks: &Ranks) -> Option<usize> {
+        ranks.nodes(self.id)
     }
 
     /// Writes a batch into the inputs and hands the step over.
@@ -295,16 +300,20 @@ impl Steps {
         Ok(plans)
     }
 
-    /// Prepares plans that [`Self::plans`] made.
+    /// Prepares plans that [`Self::plans`] made, and all that they run with; what each rank then holds.
     pub(crate) fn prepare(
         ranks: &mut Ranks,
         plans: Vec<(Key, RankPlans)>,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<(Self, Vec<Option<Allocated>>), EngineError> {
         let mut steps = HashMap::new();
         for (key, plans) in plans {
             steps.insert(key, Prepared::new(ranks, plans)?);
         }
-        Ok(Self { steps })
+        let allocated = match steps.values().next() {
+            Some(prepared) => ranks.seal(&prepared.plan)?,
+            None => Vec::new(),
+        };
+        Ok((Self { steps }, allocated))
     }
 
     /// The step of a bucket.

@@ -44,6 +44,29 @@ fn tiny(prompts: &[&str]) -> Reference {
 }
 
 #[test]
+fn what_is_planned_is_allocated_before_the_first_step() {
+    let checkpoint = Checkpoint::open(&assets::tiny_glm5()).unwrap();
+    let options = EngineOptions {
+        context: Some(256),
+        ..EngineOptions::default()
+    };
+    let backend = cpu(Math::Fast, Isa::detect());
+    let engine = Engine::new(Inventory::of(&checkpoint), &checkpoint, backend, options).unwrap();
+    let (planned, found) = (engine.budget(), engine.allocated());
+    let [Some(found)] = found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(found.weights, planned.weights);
+    assert_eq!(found.arena, planned.arena);
+    // With the tokens that are carried, a word for each sequence.
+    let caches = planned.latent_cache + planned.index_cache;
+    assert!(
+        (caches..caches + 1024).contains(&found.states),
+        "{planned:?} {found:?}"
+    );
+}
+
+#[test]
 fn exact_math_is_the_reference_bit_for_bit() {
     let odd = common::reference(&assets::odd_glm52_reference());
     for (model, reference) in [

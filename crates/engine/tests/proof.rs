@@ -14,6 +14,7 @@ use glim_engine::proof::{self, Arithmetic, Check, Outcome, Probe};
 use glim_engine::{Engine, EngineOptions, EnginePlan, Rank};
 use glim_model::shard::{Latents, Options};
 use glim_model::{Checkpoint, Inventory};
+use glim_plan::fuse::{ADD_RMS_NORM, FusePattern, NORMS, ROPES};
 use glim_plan::{
     Backend, BackendError, Caps, Op, Plan, ReadTarget, RopeStyle, StateDecl, StepId, StepInputs,
     StepResults, WeightGroup, WeightSource,
@@ -328,11 +329,18 @@ struct Bent {
     inner: Box<dyn Backend>,
     label: &'static str,
     bend: Bend,
+    /// Instead of the backend's own: what has no kernel runs part by part.
+    patterns: Option<Vec<FusePattern>>,
 }
 
 impl Backend for Bent {
     fn caps(&self) -> Caps {
-        self.inner.caps()
+        let caps = self.inner.caps();
+        let own = || caps.patterns.clone();
+        Caps {
+            patterns: self.patterns.clone().unwrap_or_else(own),
+            ..caps
+        }
     }
 
     fn load(
@@ -356,10 +364,18 @@ impl Backend for Bent {
 
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
         let mut plan = plan.clone();
-        for node in plan.ops.iter_mut().filter(|node| node.label == self.label) {
+        for node in &mut plan.ops {
+            // A fused operation's label is made of its parts'.
+            let part = node.label.split(" + ").position(|of| of == self.label);
             match &mut node.op {
-                Op::Fused { parts, .. } => parts.iter_mut().for_each(self.bend),
-                op => (self.bend)(op),
+                Op::Fused { parts, .. } if node.label == self.label => {
+                    parts.iter_mut().for_each(self.bend)
+                }
+                Op::Fused { parts, .. } => {
+                    part.map(|part| (self.bend)(&mut parts[part]));
+                }
+                op if part.is_some() => (self.bend)(op),
+                _ => {}
             }
         }
         self.inner.prepare(&plan)
@@ -528,7 +544,12 @@ fn a_wrong_operation_is_named_and_no_other() {
     let ids = ids(&text_of(&checkpoint));
     for (label, kind, buffer, bend) in BENT {
         let inner = cpu(Math::Fast);
-        let backend = Box::new(Bent { inner, label, bend });
+        let backend = Box::new(Bent {
+            inner,
+            label,
+            bend,
+            patterns: None,
+        });
         let mut engine = engine(&checkpoint, &checkpoint, backend);
         let probe = probe(Arithmetic::EightBit, &ids);
         let checks = proof::function(&mut engine, &[&checkpoint], &probe, &mut |_, _| {});
@@ -543,6 +564,41 @@ fn a_wrong_operation_is_named_and_no_other() {
         );
         assert!(!prefill.detail.contains("; so do"), "{}", prefill.detail);
         assert_eq!(prefill.first_bad.as_ref().unwrap().tensor, buffer);
+    }
+}
+
+/// Norms, rotations and appends as one operation: from outside, what is between its parts is not seen.
+#[test]
+fn of_a_fused_operation_the_wrong_part_is_named() {
+    let checkpoint = Checkpoint::open(&assets::odd_glm52()).unwrap();
+    let ids = ids(&text_of(&checkpoint));
+    let untouched: (&str, &str, &str, Bend) = ("", "", "", |_| {});
+    let parts = BENT.into_iter().filter(|(label, ..)| {
+        let in_pattern = ["_norm", "_rope", "cache"].iter();
+        !label.contains(" + ") && in_pattern.into_iter().any(|end| label.ends_with(end))
+    });
+    for (label, kind, buffer, bend) in parts.chain([untouched]) {
+        let backend = Box::new(Bent {
+            inner: cpu(Math::Fast),
+            label,
+            bend,
+            patterns: Some(vec![ADD_RMS_NORM, NORMS, ROPES]),
+        });
+        let mut engine = engine(&checkpoint, &checkpoint, backend);
+        let probe = probe(Arithmetic::EightBit, &ids);
+        let checks = proof::function(&mut engine, &[&checkpoint], &probe, &mut |_, _| {});
+        say(&checks);
+        let prefill = &checks[0];
+        if label.is_empty() {
+            assert_eq!(prefill.outcome, Outcome::Passed, "{}", prefill.detail);
+            continue;
+        }
+        assert_eq!(prefill.outcome, Outcome::Failed, "{label}");
+        let (of, rest) = prefill.detail.split_once(" (").unwrap();
+        assert!(of.split(" + ").any(|part| part == label), "{label}: {of}");
+        let sentence = format!("{kind}) leaves its bound in {buffer}: ");
+        assert!(rest.starts_with(&sentence), "{label}: {}", prefill.detail);
+        assert!(!prefill.detail.contains("; so do"), "{}", prefill.detail);
     }
 }
 

@@ -80,6 +80,11 @@ pub(crate) enum Command {
     Bench(cmd::bench::BenchArgs),
     /// Show where the time of a step goes, operation by operation
     Explain(cmd::explain::ExplainArgs),
+    /// Say what is wrong with this machine, and what to change: GPUs, bus, limits, who holds memory
+    Doctor(cmd::doctor::DoctorArgs),
+    // One probe of `doctor --probe`, in a process of its own.
+    #[command(name = cmd::doctor::PROBE_COMMAND, hide = true)]
+    DoctorProbe(cmd::doctor::ProbeArgs),
 }
 
 impl Command {
@@ -97,6 +102,8 @@ impl Command {
             Command::Synth(args) => cmd::synth::run(&args, ui),
             Command::Bench(args) => cmd::bench::run(&args, ui),
             Command::Explain(args) => cmd::explain::run(&args, ui),
+            Command::Doctor(args) => cmd::doctor::run(&args, ui),
+            Command::DoctorProbe(args) => cmd::doctor::run_probe(&args, ui),
         }
     }
 }

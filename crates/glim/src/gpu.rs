@@ -2,13 +2,13 @@
 //!
 //! Where compiled kernels are kept: `GLIM_CUDA_CACHE`, or `glim/kernels` in the user's cache folder; kernels that come with the
 //! program lie in the folder `kernels` beside it. `GLIM_CUDA_LIBRARIES` names a folder that driver and compiler are looked for in
-//! first.
+//! first. `GLIM_CUDA_APART` gives each buffer an allocation of its own.
 
-#[cfg(feature = "cuda")]
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use glim_doctor::probe::Measured;
 use glim_plan::Backend;
 use glim_plan::collective::Group;
 
@@ -55,6 +55,19 @@ pub(crate) struct Ranks {
 /// One backend for each rank, and where they meet.
 pub(crate) type Backends = (Vec<Box<dyn Backend>>, Option<Arc<dyn Group>>);
 
+/// Where things of CUDA lie, or would.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// Folders of libraries that the user named.
+    pub(crate) preferred: Vec<PathBuf>,
+    /// Folders of libraries that are looked into besides.
+    pub(crate) libraries: Vec<PathBuf>,
+    /// Where compiled kernels are kept.
+    pub(crate) kernels: Option<PathBuf>,
+    /// Kernels that came with the program.
+    pub(crate) prebuilt: Option<PathBuf>,
+}
+
 const CPU_HINT: &str = "use --device cpu, or leave --device out";
 
 #[cfg(not(feature = "cuda"))]
@@ -73,6 +86,14 @@ mod backend {
     }
 
     pub(crate) fn read_bandwidth(_gpu: &Found) -> Result<f64, Failure> {
+        Err(absent())
+    }
+
+    pub(crate) fn places() -> Places {
+        Places::default()
+    }
+
+    pub(crate) fn probe_pair(_from: usize, _to: usize) -> Result<Measured, Failure> {
         Err(absent())
     }
 
@@ -179,8 +200,12 @@ mod backend {
                 graphs: gpus.graphs,
                 poison: ranks.poison,
                 sync_launches: gpus.sync_launches,
+                apart: std::env::var_os("GLIM_CUDA_APART").is_some(),
                 ranks: place,
                 cache: cache(),
+                // What is measured alone has no context of its own.
+                random_caches: ranks.lone.is_some(),
+                ..CudaOptions::default()
             };
             Ok(Box::new(CudaBackend::new(options).map_err(failed)?))
         };
@@ -193,6 +218,26 @@ mod backend {
     pub(crate) fn read_bandwidth(gpu: &Found) -> Result<f64, Failure> {
         glim_cuda::read_bandwidth(gpu.ordinal, &cache()).map_err(failed)
     }
+
+    /// What `glim doctor` looks at.
+    pub(crate) fn places() -> Places {
+        let Cache { folder, prebuilt } = cache();
+        Places {
+            preferred: std::env::var_os("GLIM_CUDA_LIBRARIES")
+                .map(PathBuf::from)
+                .into_iter()
+                .collect(),
+            libraries: glim_cuda::libraries::folders(),
+            kernels: folder,
+            prebuilt,
+        }
+    }
+
+    /// One probe of `glim doctor --probe`; it may hang, so only a process of its own calls it.
+    pub(crate) fn probe_pair(from: usize, to: usize) -> Result<Measured, Failure> {
+        let message = format!("this build cannot measure between GPUs {from} and {to} yet");
+        Err(Failure::new(Exit::Unavailable, message))
+    }
 }
 
-pub(crate) use backend::{backends, find, read_bandwidth};
+pub(crate) use backend::{backends, find, places, probe_pair, read_bandwidth};

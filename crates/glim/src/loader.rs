@@ -16,7 +16,7 @@ use glim_model::shard::{Latents, Options};
 use glim_model::synth::RandomWeights;
 use glim_model::{Checkpoint, Inventory};
 use glim_plan::collective::StandIn;
-use glim_plan::{Backend, BackendError, WeightData, WeightSource};
+use glim_plan::{Backend, BackendError, RandomBlocks, WeightData, WeightSource};
 use glim_text::{TextModel, TextOptions, from_gguf, from_hf};
 
 use crate::builtin;
@@ -346,6 +346,9 @@ fn load(
         let context = engine.context();
         format!("{name}: loaded in {seconds:.1} s, backend {backend}, context {context} tokens")
     });
+    if let Some(allocated) = allocated(&engine) {
+        ui.detail(|| format!("{name}: {each}{allocated}"));
+    }
     Ok(engine)
 }
 
@@ -480,6 +483,21 @@ pub(crate) fn memory(budget: &Budget) -> String {
     )
 }
 
+/// What an engine has allocated, in a line; of several ranks, the one that holds most.
+pub(crate) fn allocated(engine: &Engine) -> Option<String> {
+    let ranks = engine.allocated().iter().flatten();
+    let most = ranks.max_by_key(|allocated| allocated.total())?;
+    Some(format!(
+        "{} allocated: weights {}, caches {}, arena {}, for operations and inputs {}; pinned {}",
+        units::bytes(most.total()),
+        units::bytes(most.weights),
+        units::bytes(most.states),
+        units::bytes(most.arena),
+        units::bytes(most.working),
+        units::bytes(most.pinned)
+    ))
+}
+
 /// Weights whose loading is shown.
 struct Watched<'a, 'ui, S> {
     source: S,
@@ -499,14 +517,27 @@ impl<'a, 'ui, S> Watched<'a, 'ui, S> {
             told,
         }
     }
+
+    fn add(&self, bytes: usize) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.add(bytes as u64);
+        (self.told)(Loading::Loaded(bytes as u64));
+    }
 }
 
 impl<S: WeightSource> WeightSource for Watched<'_, '_, S> {
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
         let weight = self.source.weight(name)?;
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.add(weight.bytes.len() as u64);
-        (self.told)(Loading::Loaded(weight.bytes.len() as u64));
+        self.add(weight.bytes.len());
         Ok(weight)
+    }
+
+    fn random(&self, name: &str) -> Result<Option<RandomBlocks>, BackendError> {
+        let random = self.source.random(name)?;
+        if let Some(blocks) = &random {
+            let elements: usize = blocks.shape.iter().product();
+            self.add(elements / blocks.ty.block_elems() * blocks.ty.block_bytes());
+        }
+        Ok(random)
     }
 }

@@ -81,6 +81,11 @@ impl Ui {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
+    /// Whether the user asked for more, with `-v`.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
     /// Tells the user more, with `-v`.
     pub(crate) fn detail(&self, text: impl FnOnce() -> String) {
         if self.verbose {

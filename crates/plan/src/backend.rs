@@ -1,7 +1,6 @@
 //! The contract of a backend: it owns memory and runs plans; it knows neither requests nor layers.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use glim_quant::{GgmlType, QuantError};
 use thiserror::Error;
@@ -14,6 +13,7 @@ use crate::groups::WeightGroup;
 use crate::inputs::{InputError, StepInputs};
 use crate::plan::{Plan, StateDecl};
 use crate::profile::Profile;
+use crate::results::StepResults;
 
 /// A weight's bytes on the way into a backend.
 #[derive(Debug, Clone)]
@@ -26,6 +26,21 @@ pub struct WeightData<'a> {
     pub bytes: Cow<'a, [u8]>,
 }
 
+/// A weight of random blocks that a backend can make where it wants them, in place of their bytes: for measuring models of which there is
+/// no file. Block `n` is made of the words of SplitMix64 from number `64 n` on (an element of a float type of word `n`), whose counter starts
+/// at `key`, as the source that offers it does on the host (`glim_model::synth`): both give the same bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RandomBlocks {
+    /// Block type.
+    pub ty: GgmlType,
+    /// Row-major shape, slowest first.
+    pub shape: Vec<usize>,
+    /// Where the counter starts.
+    pub key: u64,
+    /// Scale of blocks; the standard deviation of floats.
+    pub scale: f32,
+}
+
 /// Where a backend gets weights from.
 pub trait WeightSource: Sync {
     /// The weight of that name, as this rank holds it.
@@ -33,11 +48,23 @@ pub trait WeightSource: Sync {
     /// # Errors
     /// [`BackendError::Source`] with the reason.
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError>;
+
+    /// How the same bytes can be made without them, if they are random.
+    ///
+    /// # Errors
+    /// As [`Self::weight`].
+    fn random(&self, _name: &str) -> Result<Option<RandomBlocks>, BackendError> {
+        Ok(None)
+    }
 }
 
 impl<S: WeightSource + ?Sized> WeightSource for &S {
     fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
         (**self).weight(name)
+    }
+
+    fn random(&self, name: &str) -> Result<Option<RandomBlocks>, BackendError> {
+        (**self).random(name)
     }
 }
 
@@ -71,31 +98,25 @@ pub enum ReadTarget<'a> {
     Buffer(StepId, BufferId),
 }
 
-/// The results of one run.
-#[derive(Debug, Clone, Default)]
-pub struct StepResults {
-    words: HashMap<String, Vec<u32>>,
+/// Bytes that a backend holds, by what they are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Allocated {
+    /// Weights, as they lie there.
+    pub weights: u64,
+    /// State of all blocks and slots, and carries.
+    pub states: u64,
+    /// Temporaries and results of the largest step.
+    pub arena: u64,
+    /// What operations need while they run, inputs, and where ranks meet.
+    pub working: u64,
+    /// Of the host's memory: what a device copies from and to.
+    pub pinned: u64,
 }
 
-impl StepResults {
-    /// Results by buffer name, as four-byte words.
-    pub fn new(words: HashMap<String, Vec<u32>>) -> Self {
-        Self { words }
-    }
-
-    /// A result of f32, at full capacity: rows beyond the live ones are undefined.
-    pub fn f32s(&self, name: &str) -> Option<&[f32]> {
-        self.words.get(name).map(|w| bytemuck::cast_slice(w))
-    }
-
-    /// A result as words.
-    pub fn words(&self, name: &str) -> Option<&[u32]> {
-        self.words.get(name).map(Vec::as_slice)
-    }
-
-    /// A result of i32.
-    pub fn i32s(&self, name: &str) -> Option<&[i32]> {
-        self.words.get(name).map(|w| bytemuck::cast_slice(w))
+impl Allocated {
+    /// All that lies where the backend computes.
+    pub fn total(&self) -> u64 {
+        self.weights + self.states + self.arena + self.working
     }
 }
 
@@ -229,8 +250,8 @@ pub const MAX_IN_FLIGHT: usize = 2;
 
 /// Runs plans on one rank's memory.
 ///
-/// Order of calls: `load`, `alloc_state`, `prepare` for each plan, then `run` in any order. After the last `prepare` nothing is
-/// allocated any more; the arena is that of the largest plan.
+/// Order of calls: `load`, `alloc_state`, `prepare` for each plan, `seal`, then `run` in any order. After `seal` nothing is allocated any
+/// more; the arena is that of the largest plan.
 pub trait Backend: Send {
     /// What it can do.
     fn caps(&self) -> Caps;
@@ -263,6 +284,20 @@ pub trait Backend: Send {
     /// If the plan breaks a rule, or names weights or states that are not there.
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError>;
 
+    /// Makes all that the prepared steps run with, so that none of their runs has to: called after the last `prepare`, by all ranks
+    /// together. A plan that is prepared later is sealed by its first run, if not by another call.
+    ///
+    /// # Errors
+    /// If there is no room, or another rank does not come.
+    fn seal(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// What it holds now; `None` if it keeps no account.
+    fn allocated(&self) -> Option<Allocated> {
+        None
+    }
+
     /// Runs a prepared step. It comes after those that were submitted, whether or not they have been waited for.
     ///
     /// # Errors
@@ -288,6 +323,13 @@ pub trait Backend: Send {
         })
     }
 
+    /// Nodes of the graph that the step's runs replay, as the driver counts them: kernels, and copies among them if any. `None` if the
+    /// step is not replayed as a graph, or not [sealed](Self::seal) yet.
+    fn nodes(&self, step: StepId) -> Option<usize> {
+        let _ = step;
+        None
+    }
+
     /// Hands a prepared step over: it runs after all that was handed over before, and reads the carries that these leave. The inputs
     /// may be written again once this returns. At most [`MAX_IN_FLIGHT`] steps are handed over and not waited for.
     ///
@@ -310,6 +352,15 @@ pub trait Backend: Send {
                 reason: format!("it has handed out no ticket {number}"),
             }),
         }
+    }
+
+    /// The hash of a weight where it lies ([`crate::fingerprint`]), so that its bytes need not come back to be compared; `None` from a backend
+    /// that has no better way than [`Self::read`].
+    ///
+    /// # Errors
+    /// If there is no such weight, or the device fails.
+    fn hash(&self, _weight: &str) -> Result<Option<u64>, BackendError> {
+        Ok(None)
     }
 
     /// Reads memory back, as bytes.

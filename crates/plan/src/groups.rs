@@ -16,6 +16,8 @@ use crate::plan::Plan;
 pub struct WeightGroup {
     /// Names; every weight of a model's plans is in exactly one group.
     pub names: Vec<String>,
+    /// Bytes of each, as stored.
+    pub bytes: Vec<usize>,
 }
 
 /// Two plans want one weight in different company.
@@ -79,6 +81,10 @@ pub fn weight_groups<'a>(
             }
         }
     }
+    let weights = plans
+        .iter()
+        .flat_map(|plan| plan.buffers_where(|k| *k == BufferKind::Weight));
+    let sizes: HashMap<&str, usize> = weights.map(|(_, b)| (b.name.as_str(), b.bytes())).collect();
     let mut groups: Vec<WeightGroup> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for plan in plans {
@@ -91,7 +97,9 @@ pub fn weight_groups<'a>(
                 .cloned()
                 .unwrap_or_else(|| vec![b.name.clone()]);
             seen.extend(names.iter().cloned());
-            groups.push(WeightGroup { names });
+            let stored = |name: &String| sizes.get(name.as_str()).copied().unwrap_or(0);
+            let bytes = names.iter().map(stored).collect();
+            groups.push(WeightGroup { names, bytes });
         }
     }
     Ok(groups)

@@ -25,10 +25,12 @@
 
 pub mod arrange;
 pub mod backend;
+pub mod bind;
 pub mod buffer;
 pub mod check;
 pub mod collective;
 pub mod cost;
+pub mod fingerprint;
 pub mod fuse;
 pub mod groups;
 pub mod inputs;
@@ -38,14 +40,16 @@ pub mod plan;
 mod print;
 pub mod profile;
 pub mod reference;
+pub mod results;
 pub mod sample;
 mod shape;
 
 pub use arrange::{Arrangement, arrange, check_arrangement};
 pub use backend::{
-    Backend, BackendError, Caps, MAX_IN_FLIGHT, ReadTarget, StepId, StepResults, Ticket,
-    WeightData, WeightSource,
+    Allocated, Backend, BackendError, Caps, MAX_IN_FLIGHT, RandomBlocks, ReadTarget, StepId,
+    Ticket, WeightData, WeightSource,
 };
+pub use bind::{Resident, bind};
 pub use buffer::{
     BufferDecl, BufferId, BufferKind, InputExtents, InputKind, Placement, Rows, StateKind,
 };
@@ -63,3 +67,4 @@ pub use op::{
 };
 pub use plan::{CacheGeometry, Plan, PlanBuilder, PlanError, StateDecl, StepKind};
 pub use profile::{OpTime, Profile};
+pub use results::{ResultLayout, StepResults};

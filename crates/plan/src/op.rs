@@ -248,8 +248,9 @@ pub enum Op {
         /// `[T, topk]` i32.
         out: BufferId,
     },
-    /// Absorbed multi-head latent attention over cached rows `[c ‖ k_pe]`: with `s` over `topk[t]` (or all `s ≤ position t`),
-    /// `p = softmax_s(scale · (q_latent·c_s + q_rope·k_pe_s))`, `out[t, h] = Σ_s p · c_s`.
+    /// Absorbed multi-head latent attention over cached rows `[c ‖ k_pe]`: with `s` over `topk[t]` up to its first −1 (or all
+    /// `s ≤ position t`), `p = softmax_s(scale · (q_latent·c_s + q_rope·k_pe_s))`,
+    /// `out[t, h] = Σ_s p · c_s`.
     MlaAttend {
         /// `[T, H, R]`.
         q_latent: BufferId,

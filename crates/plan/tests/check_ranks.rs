@@ -181,10 +181,7 @@ fn other_parts_of_the_same_whole_are_rejected() {
 fn collectives_inside_a_fused_operation_count() {
     const PAIR: FusePattern = FusePattern {
         name: "Pair",
-        matches: |ops| match (&ops.first()?.op, &ops.get(1)?.op) {
-            (Op::AllReduce { .. }, Op::AllReduce { .. }) => Some(2),
-            _ => None,
-        },
+        takes: |parts, next| parts.len() < 2 && matches!(next, Op::AllReduce { .. }),
     };
     let mut plans: Vec<Plan> = (0..WORLD).map(rank).collect();
     // A rank may fuse what another does not: what they enter is the same.

@@ -5,7 +5,7 @@ mod common;
 
 use common::drive::{Chunk, Rig, Row};
 use common::toy;
-use glim_plan::fuse::{ADD_RMS_NORM, FusePattern};
+use glim_plan::fuse::{ADD_RMS_NORM, FusePattern, NORMS, ROPES};
 use glim_plan::reference::ReferenceOptions;
 use glim_plan::{
     Load, Op, Plan, arrange, check, check_arrangement, fuse, plan_cost, weight_groups,
@@ -67,7 +67,7 @@ fn an_add_whose_norm_reads_something_else_is_left() {
             .any(|n| n.label == "blk.0.attn_residual" && matches!(n.op, Op::Add { .. }))
     );
 
-    // Not neighbours.
+    // Behind an operation that reads what it writes.
     let mut plan = toy::decode(4);
     plan.ops.swap(at, at + 1);
     assert!(
@@ -82,22 +82,22 @@ fn an_add_whose_norm_reads_something_else_is_left() {
 fn the_first_pattern_that_matches_wins_and_nonsense_is_ignored() {
     const NEVER: FusePattern = FusePattern {
         name: "Never",
-        matches: |_| None,
+        takes: |_, _| false,
     };
     const ONE: FusePattern = FusePattern {
         name: "One",
-        matches: |_| Some(1),
+        takes: |parts, _| parts.is_empty(),
     };
-    const TOO_LONG: FusePattern = FusePattern {
-        name: "TooLong",
-        matches: |ops| Some(ops.len() + 1),
+    const NOT_FIRST: FusePattern = FusePattern {
+        name: "NotFirst",
+        takes: |parts, _| !parts.is_empty(),
     };
     const PAIR: FusePattern = FusePattern {
         name: "Pair",
-        matches: |ops| (ops.len() >= 2).then_some(2),
+        takes: |parts, _| parts.len() < 2,
     };
     let plan = toy::decode(4);
-    for pattern in [NEVER, ONE, TOO_LONG] {
+    for pattern in [NEVER, ONE, NOT_FIRST] {
         let mut same = plan.clone();
         fuse(&mut same, &[pattern]);
         assert_eq!(same, plan, "{}", pattern.name);
@@ -120,7 +120,7 @@ fn the_first_pattern_that_matches_wins_and_nonsense_is_ignored() {
 #[test]
 fn a_fused_plan_passes_the_check_and_costs_the_same() {
     for plan in [toy::decode(4), toy::prefill(16, 3)] {
-        let fused = fused(plan.clone());
+        let fused = all_fused(plan.clone());
         assert_eq!(check(&fused), Ok(()));
         check_arrangement(&fused, &arrange(&fused)).unwrap();
         let load = Load {
@@ -170,9 +170,43 @@ fn a_fused_plan_gives_the_same_bits() {
         rows
     };
     let plain = play(toy::decode(4), toy::prefill(16, 3));
+    for fuse in [fused, all_fused] {
+        assert_eq!(play(fuse(toy::decode(4)), fuse(toy::prefill(16, 3))), plain);
+    }
+}
+
+fn all_fused(mut plan: Plan) -> Plan {
+    fuse(&mut plan, &[ADD_RMS_NORM, NORMS, ROPES]);
+    plan
+}
+
+#[test]
+fn operations_move_up_to_the_first_of_their_pattern_past_those_that_do_not_mind() {
+    // Queries of attention and of the indexer, rotated when both are there.
+    let mut plan = toy::decode(4);
+    let place = |plan: &Plan, label| plan.ops.iter().position(|n| n.label == label).unwrap();
+    let rope = plan.ops.remove(place(&plan, "blk.0.attn_q_rope"));
+    let behind = place(&plan, "blk.0.index_q") + 1;
+    plan.ops.insert(behind, rope);
+    let plan = all_fused(plan);
+    let labels: Vec<&str> = plan.ops.iter().map(|node| node.label.as_str()).collect();
+    let of_layer = &labels[..labels.iter().position(|l| l.contains("attend")).unwrap()];
     assert_eq!(
-        play(fused(toy::decode(4)), fused(toy::prefill(16, 3))),
-        plain
+        of_layer,
+        [
+            "token_embd",
+            "blk.0.attn_norm",
+            "blk.0.attn_a",
+            "blk.0.attn_q_a_norm + blk.0.attn_kv_a_norm + blk.0.attn_k_rope + blk.0.latent_append",
+            "blk.0.attn_q_b",
+            "blk.0.index_q",
+            "blk.0.attn_q_rope + blk.0.index_q_rope",
+            "blk.0.index_kw",
+            "blk.0.index_k_norm + blk.0.index_k_rope + blk.0.index_append",
+            "blk.0.index_score",
+            "blk.0.index_select",
+            "blk.0.attn_k_b",
+        ]
     );
 }
 

@@ -31,6 +31,11 @@ fn every_weight_is_in_exactly_one_group() {
         .map(|(_, b)| b.name.as_str())
         .collect();
     assert_eq!((all.len(), &unique), (unique.len(), &declared));
+    for group in &groups {
+        let stored = |name: &String| plans[0].buffer(plans[0].find(name).unwrap()).bytes();
+        let bytes: Vec<usize> = group.names.iter().map(stored).collect();
+        assert_eq!(group.bytes, bytes, "{:?}", group.names);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! - [`golden`]: arrays of a reference file; [`assets`]: where the repository keeps such files;
 //! - [`close`]: how far two arrays are apart, and where;
 //! - [`encode`]: `f32` into the few types that tests need;
+//! - [`weights`]: tensors for plans of a few operations; [`device`]: what tests on a GPU are told from outside;
 //! - [`faults`]: sound files spoiled in one place, for proofs to find;
 //! - [`parity`]: the operation parity table, which every backend is held to.
 //!
@@ -23,9 +24,11 @@
 
 pub mod assets;
 pub mod close;
+pub mod device;
 pub mod encode;
 pub mod faults;
 pub mod golden;
 pub mod hf;
 pub mod parity;
 pub mod tiny;
+pub mod weights;

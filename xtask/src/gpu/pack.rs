@@ -1,64 +1,74 @@
 //! `cargo xtask gpu pack`: programs, stripped, in one compressed archive beside this one.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
 use super::PackArgs;
+use super::stages::STAGES;
+use crate::programs;
 use crate::python::call;
 
 /// What travels to a device machine has a limit; this leaves room for the repository itself.
 const BYTES_MAX: u64 = 20 << 20;
 
 /// The archive, in the folder.
-pub(super) const ARCHIVE: &str = "programs.tar.gz";
+pub(super) const ARCHIVE: &str = "programs.tar.xz";
 
-/// Test programs: package and test, by the names that the stages know.
-const TESTS: &[(&str, &[&str])] = &[
-    ("glim-cuda", &["--tests"]),
-    ("glim-engine", &["--test", "cuda"]),
-];
+/// Crates whose tests need a GPU.
+const CRATES: [&str; 2] = ["glim-cuda", "glim-engine"];
+
+/// What a stage calls test `name` of a crate.
+fn called(package: &str, name: &str) -> String {
+    format!("test-{package}-{name}")
+}
 
 /// Builds and gathers everything.
 pub(crate) fn pack(root: &Path, args: &PackArgs) -> Result<()> {
     let folder = std::path::absolute(&args.folder)?;
-    let programs = folder.join("programs");
-    std::fs::create_dir_all(&programs)
-        .with_context(|| format!("{} was not made", programs.display()))?;
-    for (package, which) in TESTS {
-        let mut arguments = vec!["test", "--no-run", "-p", package];
-        arguments.extend(*which);
-        for (name, program) in executables(root, &arguments)? {
-            strip(&program, &programs.join(format!("test-{package}-{name}")))?;
+    let unpacked = folder.join("programs");
+    std::fs::create_dir_all(&unpacked)
+        .with_context(|| format!("{} was not made", unpacked.display()))?;
+    let steps = STAGES.iter().flat_map(|stage| stage.steps);
+    let wanted: BTreeSet<&str> = steps.map(|step| step.program).collect();
+    for package in CRATES {
+        let mut names = programs::test_names(root, package)?;
+        names.retain(|name| wanted.contains(called(package, name).as_str()));
+        for test in programs::tests(root, package, &names)? {
+            strip(&test.path, &unpacked.join(called(package, &test.name)))?;
         }
     }
-    let mut arguments = vec![
-        "build",
-        "-p",
-        "glim",
-        "--bin",
-        "glim",
-        "--no-default-features",
-    ];
+    // Without its built-in model, which lies among the assets there.
+    let mut arguments = vec!["-p", "glim", "--no-default-features"];
     if args.release {
         arguments.push("--release");
     }
-    for (name, program) in executables(root, &arguments)? {
-        strip(&program, &programs.join(name))?;
+    let glim = programs::program(root, "glim", &arguments)?;
+    strip(&glim, &unpacked.join("glim"))?;
+    let missing = wanted
+        .iter()
+        .find(|name| name.starts_with("test-") && !unpacked.join(name).is_file());
+    if let Some(name) = missing {
+        bail!("a stage runs {name}, which no crate has");
     }
     // Behind a link it is the same file: what travels is one archive and the program that unpacks it.
     let archive = folder.join(ARCHIVE);
-    let tar: [OsString; 5] = [
-        "-czf".into(),
-        archive.clone().into(),
-        "-C".into(),
-        folder.clone().into(),
-        "programs".into(),
-    ];
-    call(Path::new("tar"), tar)?;
-    std::fs::remove_dir_all(&programs).context("the unpacked programs were not removed")?;
+    let mut tar = Command::new("tar");
+    tar.arg("-cJf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(&folder)
+        .arg("programs");
+    // The programs have most of their code in common, further apart than the smaller windows reach.
+    tar.env("XZ_OPT", "-9 -T1");
+    let status = tar.status().context("tar did not start")?;
+    if !status.success() {
+        bail!("{tar:?} ended with {status}: is xz installed?");
+    }
+    std::fs::remove_dir_all(&unpacked).context("the unpacked programs were not removed")?;
     let own = std::env::current_exe().context("this program's own file is not known")?;
     let xtask = folder.join("xtask");
     strip(&own, &xtask)?;
@@ -78,36 +88,36 @@ pub(crate) fn pack(root: &Path, args: &PackArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs cargo, and gives name and file of each program that it made.
-fn executables(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command
-        .current_dir(root)
-        .args(arguments)
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit());
-    let output = command.output().context("cargo did not start")?;
-    if !output.status.success() {
-        bail!("{command:?} ended with {}", output.status);
-    }
-    let mut found = Vec::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let message: serde_json::Value =
-            serde_json::from_str(line).context("cargo's messages are not JSON")?;
-        let (name, program) = (&message["target"]["name"], &message["executable"]);
-        if let (Some(name), Some(program)) = (name.as_str(), program.as_str()) {
-            found.push((name.to_owned(), PathBuf::from(program)));
-        }
-    }
-    if found.is_empty() {
-        bail!("{command:?} made no program");
-    }
-    Ok(found)
-}
-
 /// Copies a program without its symbols.
 fn strip(from: &Path, to: &Path) -> Result<()> {
     let arguments: [OsString; 3] = ["-o".into(), to.into(), from.into()];
     call(Path::new("strip"), arguments)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::stages::SANITIZER;
+    use super::*;
+
+    #[test]
+    fn the_programs_of_all_stages_are_tests_of_a_crate() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut known: BTreeSet<String> = ["glim", SANITIZER].map(str::to_owned).into();
+        for package in CRATES {
+            let names = programs::test_names(root, package).unwrap();
+            known.extend(names.iter().map(|name| called(package, name)));
+        }
+        for step in STAGES.iter().flat_map(|stage| stage.steps) {
+            assert!(known.contains(step.program), "{}", step.program);
+        }
+    }
+
+    #[test]
+    fn steps_side_by_side_write_to_files_of_their_own() {
+        for stage in STAGES {
+            let files: BTreeSet<String> = stage.steps.iter().map(|step| step.file()).collect();
+            assert_eq!(files.len(), stage.steps.len(), "{}", stage.name);
+        }
+    }
 }

@@ -11,14 +11,17 @@ use serde_json::{Value, json};
 
 use super::RunArgs;
 use super::pack::ARCHIVE;
-use super::stages::{STAGES, Stage, Step};
-use crate::python::call;
+use super::stages::{Order, SANITIZER, STAGES, Stage, Step};
+use crate::python::{call, system};
 
 /// Bytes of a step's output that are kept: its end.
 const TAIL: usize = 16 << 10;
 
 /// How often a running step is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The variable that says where compiled kernels are kept.
+const CACHE: &str = "GLIM_CUDA_CACHE";
 
 /// Where everything is.
 struct Place {
@@ -83,13 +86,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 
 fn place(args: &RunArgs) -> Result<Place> {
     let folder = std::path::absolute(&args.folder)?;
-    let tar = [
-        "-xzf".into(),
-        folder.join(ARCHIVE).into_os_string(),
-        "-C".into(),
-        folder.clone().into_os_string(),
-    ];
-    call(Path::new("tar"), tar)?;
+    unpack(&folder)?;
     let assets = std::path::absolute(&args.assets)?;
     let tiny = assets.join("tiny-glm5/tiny-glm5-q8_0.gguf");
     let model = std::path::absolute(args.model.as_ref().unwrap_or(&tiny))?;
@@ -103,7 +100,7 @@ fn place(args: &RunArgs) -> Result<Place> {
         programs: folder.join("programs"),
         assets,
         model,
-        cache: folder.join("cache"),
+        cache: std::env::var_os(CACHE).map_or_else(|| folder.join("cache"), PathBuf::from),
         libraries: args
             .libraries
             .as_ref()
@@ -112,17 +109,27 @@ fn place(args: &RunArgs) -> Result<Place> {
     })
 }
 
+/// Unpacks the archive: by tar, or where that has no xz by Python's own library.
+fn unpack(folder: &Path) -> Result<()> {
+    let archive = folder.join(ARCHIVE).into_os_string();
+    let to = folder.to_path_buf().into_os_string();
+    let tar = ["-xJf".into(), archive.clone(), "-C".into(), to.clone()];
+    call(Path::new("tar"), tar).or_else(|_| {
+        let python = ["-m".into(), "tarfile".into(), "-e".into(), archive, to];
+        call(&system(), python)
+    })
+}
+
 type Row = (&'static str, &'static str, &'static str, f64);
 
+/// Runs a stage's steps, side by side if they may; the worst result, and what came of each.
 fn run_stage(
     stage: &Stage,
     place: &Place,
     end: Instant,
     rows: &mut Vec<Row>,
 ) -> (&'static str, Vec<Value>) {
-    let mut worst = PASSED;
-    let mut steps = Vec::new();
-    for step in stage.steps {
+    let one = |step: &Step| {
         println!("== {}: {}", stage.name, step.name);
         let begun = Instant::now();
         let left = end.saturating_duration_since(begun);
@@ -133,7 +140,23 @@ fn run_stage(
             },
             false => run_step(step, place, left.min(Duration::from_secs(step.seconds))),
         };
-        let seconds = begun.elapsed().as_secs_f64();
+        (outcome, begun.elapsed().as_secs_f64())
+    };
+    let outcomes: Vec<(Outcome, f64)> = match stage.order {
+        Order::OneByOne => stage.steps.iter().map(one).collect(),
+        Order::SideBySide => std::thread::scope(|scope| {
+            let steps = stage.steps.iter().map(|step| scope.spawn(|| one(step)));
+            let threads: Vec<_> = steps.collect();
+            let joined = threads.into_iter().map(|thread| match thread.join() {
+                Ok(outcome) => outcome,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.collect()
+        }),
+    };
+    let mut worst = PASSED;
+    let mut steps = Vec::new();
+    for (step, (outcome, seconds)) in stage.steps.iter().zip(outcomes) {
         if outcome.result != PASSED {
             worst = match worst {
                 PASSED => outcome.result,
@@ -141,7 +164,11 @@ fn run_stage(
             };
             if let Some(output) = outcome.json["output"].as_str() {
                 let from = output.len().saturating_sub(2000);
-                println!("{}", output.get(from..).unwrap_or(output));
+                let end = output.get(from..).unwrap_or(output);
+                println!(
+                    "-- {}: {}: {}\n{end}",
+                    stage.name, step.name, outcome.result
+                );
             }
         }
         rows.push((stage.name, step.name, outcome.result, seconds));
@@ -173,14 +200,18 @@ fn run_step(step: &Step, place: &Place, limit: Duration) -> Outcome {
     command
         .args(&arguments)
         .env("GLIM_ASSETS", &place.assets)
-        .env("GLIM_CUDA_CACHE", &place.cache)
+        .env(CACHE, &place.cache)
         .env("XDG_CACHE_HOME", &place.cache)
         .env("RUST_BACKTRACE", "0");
     if let Some(libraries) = &place.libraries {
         command.env("GLIM_CUDA_LIBRARIES", libraries);
     }
+    if step.program == SANITIZER || place.libraries.is_some() {
+        // It watches allocations, and so does the emulator.
+        command.env("GLIM_CUDA_APART", "1");
+    }
     let line = format!("{command:?}");
-    match supervise(command, &place.programs, limit) {
+    match supervise(command, &place.programs.join(step.file()), limit) {
         Ok((result, code, output, printed)) => Outcome {
             result,
             json: json!({
@@ -198,13 +229,14 @@ fn run_step(step: &Step, place: &Place, limit: Duration) -> Outcome {
     }
 }
 
-/// Result, exit code, the end of what it wrote, and all that it wrote to its standard output.
+/// Result, exit code, the end of what it wrote, and all that it wrote to its standard output. `files` begins the names of the files that
+/// it writes to.
 fn supervise(
     mut command: Command,
-    folder: &Path,
+    files: &Path,
     limit: Duration,
 ) -> Result<(&'static str, Option<i32>, String, String)> {
-    let (out, err) = (folder.join("stdout"), folder.join("stderr"));
+    let (out, err) = (files.with_extension("out"), files.with_extension("err"));
     command
         .stdin(Stdio::null())
         .stdout(File::create(&out)?)
@@ -274,7 +306,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let ended = supervise(command, &folder, limit).unwrap();
+        let ended = supervise(command, &folder.join("step"), limit).unwrap();
         fs::remove_dir_all(&folder).unwrap();
         ended
     }

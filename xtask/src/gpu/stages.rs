@@ -5,8 +5,21 @@
 /// A set of steps with one result.
 pub(super) struct Stage {
     pub(super) name: &'static str,
+    pub(super) order: Order,
     pub(super) steps: &'static [Step],
 }
+
+/// How a stage's steps run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// What is measured has the GPU for itself.
+    OneByOne,
+    /// What is only to be right waits for the host most of the time.
+    SideBySide,
+}
+
+/// A tool of the machine that watches what kernels do with memory.
+pub(super) const SANITIZER: &str = "compute-sanitizer";
 
 /// One process. `MODEL` among the arguments stands for the checkpoint.
 pub(super) struct Step {
@@ -15,6 +28,14 @@ pub(super) struct Step {
     pub(super) program: &'static str,
     pub(super) arguments: &'static [&'static str],
     pub(super) seconds: u64,
+}
+
+impl Step {
+    /// A file's name that no other step of its stage has.
+    pub(super) fn file(&self) -> String {
+        let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        format!("step-{}", self.name.chars().map(letter).collect::<String>())
+    }
 }
 
 const fn step(
@@ -31,24 +52,34 @@ const fn step(
     }
 }
 
+/// Tests of the engine on a GPU whose names begin so.
+const fn engine(name: &'static str, arguments: &'static [&'static str], seconds: u64) -> Step {
+    step(name, "test-glim-engine-cuda", arguments, seconds)
+}
+
 const PARITY: &str = "test-glim-cuda-parity";
-const ENGINE: &str = "test-glim-engine-cuda";
 
 pub(super) const STAGES: &[Stage] = &[
     Stage {
         name: "parity",
+        order: Order::SideBySide,
         steps: &[
-            step("fast", PARITY, &["--ignored", "fast_math"], 180),
-            step("exact", PARITY, &["--ignored", "exact_math"], 180),
+            step("fast", PARITY, &["--ignored", "fast_math"], 150),
+            step("exact", PARITY, &["--ignored", "exact_math"], 150),
         ],
     },
     Stage {
         name: "tests",
+        order: Order::SideBySide,
         steps: &[
             step("draw", "test-glim-cuda-draw", &["--ignored"], 90),
+            step("attention", "test-glim-cuda-attention", &["--ignored"], 90),
             step("experts", "test-glim-cuda-experts", &["--ignored"], 90),
             step("prefill", "test-glim-cuda-prefill", &["--ignored"], 120),
+            step("random", "test-glim-cuda-random", &["--ignored"], 60),
+            step("residence", "test-glim-cuda-residence", &["--ignored"], 60),
             step("stamps", "test-glim-cuda-stamps", &["--ignored"], 60),
+            step("nccl", "test-glim-cuda-nccl", &["--ignored"], 60),
             // Ranks share the GPU and wait for each other: one test at a time.
             step(
                 "ranks",
@@ -60,6 +91,7 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "poison",
+        order: Order::OneByOne,
         steps: &[step(
             "run",
             "glim",
@@ -79,15 +111,30 @@ pub(super) const STAGES: &[Stage] = &[
             60,
         )],
     },
+    // Against another implementation; graphs against launches one by one, and with poison.
     Stage {
         name: "replay",
+        order: Order::SideBySide,
         steps: &[
-            step("exact", ENGINE, &["--ignored", "exact_math"], 120),
-            step("fast", ENGINE, &["--ignored", "fast_math"], 120),
+            engine("exact", &["--ignored", "reference::exact_math"], 120),
+            engine("fast", &["--ignored", "reference::fast_math"], 120),
+            engine("ahead", &["--ignored", "ahead::"], 60),
+        ],
+    },
+    Stage {
+        name: "model",
+        order: Order::SideBySide,
+        steps: &[
+            engine("types", &["--ignored", "--nocapture", "types::"], 120),
+            engine("faults", &["--ignored", "--nocapture", "faults::"], 120),
+            engine("memory", &["--ignored", "memory::"], 60),
+            engine("one rank", &["--ignored", "repeats::one_rank"], 120),
+            engine("two ranks", &["--ignored", "repeats::two_ranks"], 120),
         ],
     },
     Stage {
         name: "sanitizer",
+        order: Order::SideBySide,
         steps: &[
             sanitizer("memcheck", &SANITIZED_MEMCHECK),
             sanitizer("racecheck", &SANITIZED_RACECHECK),
@@ -96,6 +143,7 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "bench",
+        order: Order::OneByOne,
         steps: &[
             step(
                 "tiny",
@@ -125,7 +173,7 @@ pub(super) const STAGES: &[Stage] = &[
 ];
 
 const fn sanitizer(name: &'static str, arguments: &'static [&'static str]) -> Step {
-    step(name, "compute-sanitizer", arguments, 180)
+    step(name, SANITIZER, arguments, 180)
 }
 
 /// The tiny model's prompt and some tokens, under one of the sanitizer's tools; `PROGRAMS` stands for the archive's folder.

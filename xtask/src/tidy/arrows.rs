@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     // Its parity tests run the plans of real architectures.
     ("cpu", &["plan", "quant"], &["model"]),
     ("cuda", &["plan", "quant"], &["model"]),
+    ("doctor", &[], &[]),
     (
         "engine",
         &["model", "plan", "text"],
@@ -33,7 +34,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     (
         "glim",
         &[
-            "cpu", "cuda", "engine", "gguf", "model", "plan", "quant", "server", "service", "text",
+            "cpu", "cuda", "doctor", "engine", "gguf", "model", "plan", "quant", "server", "service",
+            "text",
         ],
         &[],
     ),

@@ -8,6 +8,8 @@ use super::tree::{File, Tree};
 const UNSAFE_PLACES: &[&str] = &[
     "crates/cpu/src/",
     "crates/cuda/src/",
+    "crates/doctor/src/host/libraries.rs",
+    "crates/doctor/src/nvml/library.rs",
     "crates/gguf/src/mmap.rs",
     "crates/model/src/checkpoint/mmap.rs",
 ];

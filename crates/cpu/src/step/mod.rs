@@ -13,8 +13,6 @@ mod rows;
 mod sample;
 mod workers;
 
-use std::collections::HashMap;
-
 use glim_plan::{
     BackendError, BufferId, BufferKind, Communicator, LiveStep, Op, Precision, StepResults,
 };
@@ -113,10 +111,12 @@ impl<'a> Run<'a> {
         self.memory.begin();
         let plan = &self.prepared.plan;
         let results = plan.buffers_where(|k| *k == BufferKind::Result);
-        let words: HashMap<_, _> = results
-            .map(|(id, b)| (b.name.clone(), self.memory.words(id).to_vec()))
-            .collect();
-        Ok(StepResults::new(words))
+        let layout = &self.prepared.results;
+        let mut words = Vec::with_capacity(layout.words());
+        for (id, _) in results {
+            words.extend_from_slice(self.memory.words(id));
+        }
+        Ok(StepResults::packed(layout, words))
     }
 
     fn weight(&self, id: BufferId) -> &'a Weight {

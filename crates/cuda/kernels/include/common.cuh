@@ -26,6 +26,17 @@ extern __shared__ uint4 glim_dynamic_shared_memory[];
 #define SHARED(type, name) type* name = reinterpret_cast<type*>(glim_dynamic_shared_memory)
 #endif
 
+#ifdef GLIM_SKIPPED_TILE
+// A fault on purpose (`src/faults.rs`): the kernel is launched with one block less than it believes, so nobody computes that one's share.
+__device__ __forceinline__ auto glim_believed_grid() {
+    auto grid = gridDim;
+    grid.x += 1;
+    return grid;
+}
+#undef gridDim
+#define gridDim (glim_believed_grid())
+#endif
+
 // ---- programmatic dependent launch ---------------------------------------------------------------------------------------
 // Every thread of every block waits before it touches anything that another kernel writes, also if it then has nothing to do:
 // a kernel that ends without having waited would let its successor overtake its predecessor.
@@ -55,21 +66,28 @@ __device__ __forceinline__ void pdl_wait() {
 //
 // Word 0 counts blocks; then come two words for each: when its wait was over, and when its first thread left. Every kernel waits
 // for all of its predecessor, so blocks are counted kernel by kernel, in the order of launches: the host, which knows the grids,
-// tells from a block's number whose it was.
+// tells from a block's number whose it was. Whatever takes long is not waited for where work could be done: the variable is read before
+// the wait, and the number, on its way from the counter, is looked at only when the block leaves.
 __device__ u64* glim_stamps;
 
 struct StampGuard {
-    u64* place;
+    u64* stamps;
+    u64 begin;
+    u32 number;
 
-    __device__ __forceinline__ StampGuard() : place(nullptr) {
+    __device__ __forceinline__ StampGuard() : stamps(glim_stamps), begin(0), number(0) {
         pdl_wait();
-        if (threadIdx.x == 0 && glim_stamps) {
-            place = glim_stamps + 1 + 2 * u64(atomicAdd(reinterpret_cast<u32*>(glim_stamps), 1u));
-            place[0] = nanoseconds();
+        if (threadIdx.x == 0) {
+            begin = nanoseconds();
+            number = atomicAdd(reinterpret_cast<u32*>(stamps), 1u);
         }
     }
     __device__ __forceinline__ ~StampGuard() {
-        if (place) place[1] = nanoseconds();
+        if (threadIdx.x == 0) {
+            u64* place = stamps + 1 + 2 * u64(number);
+            place[0] = begin;
+            place[1] = nanoseconds();
+        }
     }
 };
 
@@ -165,15 +183,19 @@ __device__ __forceinline__ float warp_max(float v) {
     return v;
 }
 
-// The sum over a block of whole warps, in every thread. `room` is shared memory for 32 floats; two calls need a barrier between them.
-__device__ __forceinline__ float block_sum(float v, float* room) {
+// The sum over the first `warps` warps of a block, in every thread. `room` is shared memory for 32 floats; two calls need a barrier
+// between them. All threads call.
+__device__ __forceinline__ float sum_of_warps(float v, int warps, float* room) {
     v = warp_sum(v);
     if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = v;
     __syncthreads();
     float sum = 0.0f;
-    for (int w = 0; w < int(blockDim.x) / WARP; w++) sum += room[w];
+    for (int w = 0; w < warps; w++) sum += room[w];
     return sum;
 }
+
+// The same over a block of whole warps.
+__device__ __forceinline__ float block_sum(float v, float* room) { return sum_of_warps(v, int(blockDim.x) / WARP, room); }
 
 // The largest over a block of whole warps, in every thread; as `block_sum`.
 __device__ __forceinline__ float block_max(float v, float* room) {
@@ -205,16 +227,29 @@ __device__ __forceinline__ bool is_live(const Rows& rows, int r) {
     return true;
 }
 
+// Whether a row is to be computed. Row 0 is, live or not: most steps have one row, which need not wait to hear that it is live.
+__device__ __forceinline__ bool is_computed(const Rows& rows, int r) { return r == 0 || is_live(rows, r); }
+
 // ---- faults ----------------------------------------------------------------------------------------------------------------------
 
-// The first index of a step that pointed outside. The host reads it after the step.
+// Indices of a step that pointed outside. The host reads them after the step, and tells of the first in the order of the plan.
+//
+// Which row comes first does not depend on timing, so a note is written by every one that comes before all that came until then: a
+// few, also if every row of a step has one. The host takes the least of the notes.
 struct Fault {
-    // 0: none; else one of the codes below.
-    int code;
-    // Index of the operation in the plan.
-    int op;
-    int value;
-    int bound;
+    // Place of the first one: operation, then place in it; all ones if there is none.
+    u64 first;
+    // That were written, or found no room.
+    u32 notes;
+    u32 reserved;
+    struct Note {
+        u64 place;
+        // One of the codes below.
+        int code;
+        int value;
+        int bound;
+        int reserved;
+    } note[32];
 };
 
 constexpr int FAULT_TOKEN = 1;
@@ -225,10 +260,10 @@ constexpr int FAULT_DEADLINE = 4;
 // Poison left in an output: `value` is the row, `bound` the element.
 constexpr int FAULT_POISON = 5;
 
-__device__ __forceinline__ void raise(Fault* fault, int code, int op, int value, int bound) {
-    if (atomicCAS(&fault->code, 0, code) == 0) {
-        fault->op = op;
-        fault->value = value;
-        fault->bound = bound;
-    }
+// `place`: the number of the row in the operation, or of what of it is wrong; below 2^44.
+__device__ __forceinline__ void raise(Fault* fault, int code, int op, u64 place, int value, int bound) {
+    place |= u64(op) << 44;
+    if (place >= atomicMin(&fault->first, place)) return;
+    u32 i = atomicAdd(&fault->notes, 1u);
+    if (i < sizeof(fault->note) / sizeof(fault->note[0])) fault->note[i] = {place, code, value, bound, 0};
 }

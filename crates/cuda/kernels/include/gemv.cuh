@@ -1,4 +1,5 @@
-// What both matrix-vector kernels share: which thread computes which row of which weight, and how a row's parts are summed.
+// What the matrix-vector kernels share: the weights of a launch. And of the one of floats: which thread computes which row, and how a
+// row's parts are summed.
 //
 // `lanes` threads (a power of two, whole warps above 32) share a weight row; a block of `blockDim.x` threads works on
 // blockDim.x / lanes rows at a time, and takes every gridDim.x-th such group of them. The rows are those of up to four weights of one type, one weight after the other. blockIdx.y is a pass over ROWS rows of

@@ -19,7 +19,12 @@
 __device__ __forceinline__ void copy16(void* shared, const void* global) {
     *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
 }
+__device__ __forceinline__ void copy4(void* shared, const void* global) {
+    *static_cast<u32*>(shared) = *static_cast<const u32*>(global);
+}
 __device__ __forceinline__ void copies_wait() {}
+__device__ __forceinline__ void copies_end() {}
+template <int PENDING> __device__ __forceinline__ void copies_wait_but() {}
 #else
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
@@ -27,8 +32,18 @@ __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta
 __device__ __forceinline__ void copy16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
+// Four bytes, which pass through that cache.
+__device__ __forceinline__ void copy4(void* shared, const void* global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+}
 // Waits for all copies that this thread has started.
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Copies since the last call are a group, of which there may be none.
+__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all groups of this thread but the last PENDING.
+template <int PENDING> __device__ __forceinline__ void copies_wait_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 #endif
 
 // ---- fragments out of shared memory -----------------------------------------------------------------------------------------------
@@ -55,6 +70,23 @@ __device__ __forceinline__ void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u
     glim_mma_m16n8k32_s8(c, a, b, c);
 #else
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// The same with unsigned bytes in A.
+__device__ __forceinline__ void mma_u8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#ifdef GLIM_EMULATED
+    // The highest bits by themselves.
+    u32 low[4], high[4];
+    int upper[4] = {};
+    for (int i = 0; i < 4; i++) low[i] = a[i] & 0x7f7f7f7fu, high[i] = a[i] >> 7 & 0x01010101u;
+    mma_s8(c, low, b0, b1);
+    mma_s8(upper, high, b0, b1);
+    for (int i = 0; i < 4; i++) c[i] += 128 * upper[i];
+#else
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif

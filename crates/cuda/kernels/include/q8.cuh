@@ -57,3 +57,21 @@ __device__ __forceinline__ u32 q8_four(float4 x, float& scale, float& sum) {
     sum = scale * float(total);
     return q;
 }
+
+// Where rows of `k` elements go rounded, as q8.cu leaves them; `q` null: nowhere.
+struct Rounding {
+    u8* q;
+    float* d;
+    float* s;
+
+    // Elements `at..at + 4` of row `row`. All threads of a warp call, and each eight of them, from a multiple of eight on, have the
+    // 32 elements of a block in order.
+    __device__ __forceinline__ void put(u64 row, int k, int at, float4 v) const {
+        float scale, sum;
+        const u32 bytes = q8_four(at < k ? v : make_float4(0.0f, 0.0f, 0.0f, 0.0f), scale, sum);
+        if (at >= k) return;
+        *reinterpret_cast<u32*>(q + row * u64(k) + u64(at)) = bytes;
+        if (at % 32 == 0) d[row * u64(k / 32) + u64(at / 32)] = scale;
+        if (at % 16 == 0) s[row * u64(k / 16) + u64(at / 16)] = sum;
+    }
+};

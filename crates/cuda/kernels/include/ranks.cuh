@@ -77,7 +77,7 @@ __device__ __forceinline__ bool wait_for(const Peers& p, const u32* flag, u32 ep
             store_system(p.failure, seen);
         }
         if (seen || own(p)->gave_up) {
-            raise(fault, FAULT_DEADLINE, op, from, p.rank);
+            raise(fault, FAULT_DEADLINE, op, from, from, p.rank);
             own(p)->gave_up = 1;
             __threadfence();
             return false;

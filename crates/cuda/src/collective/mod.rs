@@ -86,6 +86,11 @@ pub(crate) trait Collective: fmt::Debug + Send + Sync {
     /// Why it cannot.
     fn gather(&self, b: &mut Builder<'_>, gathering: &Gathering) -> Result<(), String>;
 
+    /// Bytes on this rank's GPU that it meets the others in.
+    fn bytes(&self) -> usize {
+        0
+    }
+
     /// Meets the others before the first step, from the rank's own thread. Every rank calls it, once for each plan.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ impl Regions {
     pub(super) fn entered(&self, rank: usize) -> Option<usize> {
         let mut word = [0; 4];
         // Without the GPU there is no answer, and who asks is about to learn that anyway.
-        self.memory[rank].peek(ENTERED_AT, &mut word).ok()?;
+        self.memory[rank].read(ENTERED_AT, &mut word).ok()?;
         (u32::from_le_bytes(word) as usize).checked_sub(1)
     }
 }
@@ -163,6 +163,10 @@ impl Collective for Pull {
             self.launch(b, kernel, units, args)?;
         }
         Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        REGION_BYTES
     }
 
     fn assemble(&self) -> Result<(), RankFailure> {

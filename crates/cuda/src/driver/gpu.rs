@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute, CUresult};
 
+use super::pool::Pool;
 use super::{check, describe};
 use crate::error::CudaError;
 
@@ -114,10 +116,11 @@ fn device(ordinal: usize) -> Result<sys::CUdevice, CudaError> {
     Ok(device)
 }
 
-/// A GPU's primary context.
+/// A GPU's primary context, and an account of what is held of it through this handle and its clones.
 #[derive(Debug, Clone)]
 pub(crate) struct Gpu {
     inner: Arc<Context>,
+    account: Arc<Account>,
 }
 
 #[derive(Debug)]
@@ -125,6 +128,70 @@ struct Context {
     facts: GpuFacts,
     device: sys::CUdevice,
     context: sys::CUcontext,
+    pools: Pools,
+}
+
+/// What was given up and may be handed out again.
+#[derive(Debug)]
+pub(super) struct Pools {
+    /// Addresses.
+    pub(super) device: Pool<u64>,
+    /// Addresses of the host.
+    pub(super) pinned: Pool<usize>,
+    /// Handles, as numbers.
+    pub(super) streams: Pool<usize>,
+    /// Handles, as numbers.
+    pub(super) events: Pool<usize>,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self {
+            // Larger blocks live long, and who frees one wants the room.
+            device: Pool::new(4 << 20, 128 << 20),
+            pinned: Pool::new(1 << 20, 16 << 20),
+            streams: Pool::new(0, 0),
+            events: Pool::new(0, 0),
+        }
+    }
+}
+
+/// What one holder has of a GPU.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Nothing comes from a pool, and each buffer is an allocation of its own.
+    apart: bool,
+    /// Times that memory, a stream, an event or code was asked for.
+    asked: AtomicU64,
+    device_bytes: AtomicU64,
+    pinned_bytes: AtomicU64,
+}
+
+/// What is held through one handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Times that memory, a stream, an event or code was asked for until now.
+    pub asked: u64,
+    /// Bytes of the GPU's memory.
+    pub device_bytes: u64,
+    /// Bytes of the host's memory that are pinned.
+    pub pinned_bytes: u64,
+}
+
+/// Which memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Device,
+    Pinned,
+}
+
+impl Account {
+    fn bytes(&self, kind: Kind) -> &AtomicU64 {
+        match kind {
+            Kind::Device => &self.device_bytes,
+            Kind::Pinned => &self.pinned_bytes,
+        }
+    }
 }
 
 // SAFETY: the driver's functions may be called from any thread; a context is bound to the calling thread first.
@@ -141,11 +208,70 @@ impl Gpu {
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gpu) = opened.get(&ordinal) {
             gpu.bind()?;
-            return Ok(gpu.clone());
+            return Ok(gpu.with(Account::default()));
         }
         let gpu = Self::retain(ordinal)?;
         opened.insert(ordinal, gpu.clone());
-        Ok(gpu)
+        Ok(gpu.with(Account::default()))
+    }
+
+    /// The same GPU with an account of its own.
+    fn with(&self, account: Account) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            account: Arc::new(account),
+        }
+    }
+
+    /// The same GPU, each buffer of which is an allocation of its own: new, exactly as long as asked for, and gone when it is freed. So what
+    /// watches allocations sees a kernel that reads what nobody wrote, runs over an end, or comes too late.
+    pub(crate) fn apart(&self) -> Self {
+        self.with(Account {
+            apart: true,
+            ..Account::default()
+        })
+    }
+
+    /// Whether each buffer is an allocation of its own.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.account.apart
+    }
+
+    /// What is held through this handle and its clones.
+    pub(crate) fn held(&self) -> Held {
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Held {
+            asked: read(&self.account.asked),
+            device_bytes: read(&self.account.device_bytes),
+            pinned_bytes: read(&self.account.pinned_bytes),
+        }
+    }
+
+    /// Counts that something was asked for.
+    pub(super) fn asked(&self) {
+        self.account.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Enters memory that was got.
+    pub(super) fn got(&self, kind: Kind, bytes: usize) {
+        let held = self.account.bytes(kind);
+        held.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Strikes out memory that was let go.
+    pub(super) fn let_go(&self, kind: Kind, bytes: usize) {
+        let held = self.account.bytes(kind);
+        held.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Where things come from and go to; `None`: from and to the driver.
+    pub(super) fn pools(&self) -> Option<&Pools> {
+        (!self.account.apart).then_some(&self.inner.pools)
+    }
+
+    /// All pools, whoever they serve: to be emptied when memory is short.
+    pub(super) fn all_pools(&self) -> &Pools {
+        &self.inner.pools
     }
 
     fn retain(ordinal: usize) -> Result<Self, CudaError> {
@@ -160,7 +286,9 @@ impl Gpu {
                 facts,
                 device,
                 context,
+                pools: Pools::default(),
             }),
+            account: Arc::default(),
         };
         gpu.bind()?;
         Ok(gpu)
@@ -192,11 +320,12 @@ impl Gpu {
         Ok((free, total))
     }
 
-    /// Waits for all that was launched.
-    pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
+    /// Waits for copies that belong to no stream of ours; not for kernels, one of which may wait for the caller.
+    pub(super) fn finish_copies(&self) -> Result<(), CudaError> {
         self.bind()?;
-        // SAFETY: no arguments.
-        self.check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+        // SAFETY: null is the default stream, for which streams of ours do not wait, nor it for them.
+        let code = unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) };
+        self.check("cuStreamSynchronize", code)
     }
 
     /// Lets kernels on this GPU read the memory of another.

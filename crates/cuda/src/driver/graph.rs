@@ -11,6 +11,7 @@ pub(crate) struct Graph {
     gpu: Gpu,
     graph: sys::CUgraph,
     exec: sys::CUgraphExec,
+    nodes: usize,
 }
 
 // SAFETY: the driver's functions may be called from any thread.
@@ -24,6 +25,7 @@ impl Graph {
     ) -> Result<Self, CudaError> {
         let gpu = stream.gpu();
         gpu.bind()?;
+        gpu.asked();
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive.
         let code = unsafe { sys::cuStreamBeginCapture_v2(stream.handle(), mode) };
@@ -37,13 +39,31 @@ impl Graph {
         let mut exec = std::ptr::null_mut();
         // SAFETY: the graph is alive.
         let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) };
-        let captured = Self {
+        let mut captured = Self {
             gpu: gpu.clone(),
             graph,
             exec,
+            nodes: 0,
         };
         gpu.check("cuGraphInstantiate", code)?;
+        // SAFETY: the graph is alive; without room for nodes it writes their number only.
+        let code =
+            unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut captured.nodes) };
+        gpu.check("cuGraphGetNodes", code)?;
         Ok(captured)
+    }
+
+    /// Moves what its launches need to the GPU, which otherwise the first launch does.
+    pub(crate) fn upload(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.gpu.bind()?;
+        // SAFETY: both are alive.
+        let code = unsafe { sys::cuGraphUpload(self.exec, stream.handle()) };
+        self.gpu.check("cuGraphUpload", code)
+    }
+
+    /// Nodes that were captured.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes
     }
 
     /// Puts all of it into a stream.

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::sys::{self, CUresult};
 
+use super::gpu::Kind;
 use super::{Gpu, Stream};
 use crate::error::CudaError;
 
@@ -20,21 +21,13 @@ impl DeviceMemory {
     /// Allocates; `what` is for the error.
     pub(crate) fn new(gpu: &Gpu, bytes: usize, what: &str) -> Result<Self, CudaError> {
         gpu.bind()?;
-        let mut address = 0;
-        // SAFETY: it writes an address. An allocation of nothing would be an error, so it gets one byte.
-        match unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) } {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                let (free, total) = gpu.memory()?;
-                return Err(CudaError::Memory {
-                    gpu: gpu.ordinal(),
-                    what: what.into(),
-                    wanted: bytes,
-                    free,
-                    total,
-                });
-            }
-            code => gpu.check("cuMemAlloc", code)?,
-        }
+        gpu.asked();
+        let kept = gpu.pools().and_then(|pools| pools.device.take(bytes));
+        let address = match kept {
+            Some(address) => address,
+            None => allocate(gpu, bytes, what)?,
+        };
+        gpu.got(Kind::Device, bytes);
         Ok(Self {
             gpu: gpu.clone(),
             address,
@@ -68,21 +61,11 @@ impl DeviceMemory {
             unsafe { sys::cuMemcpyHtoD_v2(to, bytes.as_ptr().cast::<c_void>(), bytes.len()) };
         self.gpu.check("cuMemcpyHtoD", code)?;
         // The call may return before a copy from pageable memory has reached the GPU, and streams of ours do not wait for it.
-        self.gpu.synchronise()
+        self.gpu.finish_copies()
     }
 
-    /// Copies from it, and waits.
+    /// Copies from it what is there now. Who wants what a stream writes has waited for it.
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
-        self.gpu.synchronise()?;
-        let from = self.range(at, bytes.len());
-        // SAFETY: both ranges are inside their allocations.
-        let code =
-            unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast::<c_void>(), from, bytes.len()) };
-        self.gpu.check("cuMemcpyDtoH", code)
-    }
-
-    /// Copies from it while kernels may run that write it.
-    pub(crate) fn peek(&self, at: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         self.gpu.bind()?;
         let from = self.range(at, bytes.len());
         // SAFETY: both ranges are inside their allocations.
@@ -160,11 +143,46 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
+        self.gpu.let_go(Kind::Device, self.bytes);
         // After a failed kernel freeing fails too, and there is nobody to tell.
         if self.gpu.bind().is_ok() {
-            // SAFETY: it was allocated once.
-            unsafe { sys::cuMemFree_v2(self.address) };
+            match self.gpu.pools() {
+                Some(pools) => free(pools.device.keep(self.bytes, self.address)),
+                None => free(vec![self.address]),
+            }
         }
+    }
+}
+
+/// Asks the driver; a second time without what the pool has, if there is no room.
+fn allocate(gpu: &Gpu, bytes: usize, what: &str) -> Result<u64, CudaError> {
+    let mut address = 0;
+    // SAFETY: it writes an address. An allocation of nothing would be an error, so it gets one byte.
+    let mut ask = || unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) };
+    let mut code = ask();
+    if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        free(gpu.all_pools().device.clear());
+        code = ask();
+    }
+    if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        let (free, total) = gpu.memory()?;
+        return Err(CudaError::Memory {
+            gpu: gpu.ordinal(),
+            what: what.into(),
+            wanted: bytes,
+            free,
+            total,
+        });
+    }
+    gpu.check("cuMemAlloc", code)?;
+    Ok(address)
+}
+
+/// Gives allocations of the bound GPU back to the driver.
+fn free(addresses: Vec<u64>) {
+    for address in addresses {
+        // SAFETY: it was allocated once, and nobody has it any more.
+        unsafe { sys::cuMemFree_v2(address) };
     }
 }
 
@@ -175,7 +193,7 @@ pub(crate) fn write_pointer(gpu: &Gpu, variable: u64, value: u64) -> Result<(), 
     // SAFETY: `variable` is the address of a pointer of a module that is loaded.
     let code = unsafe { sys::cuMemcpyHtoD_v2(variable, bytes.as_ptr().cast::<c_void>(), 8) };
     gpu.check("cuMemcpyHtoD", code)?;
-    gpu.synchronise()
+    gpu.finish_copies()
 }
 
 /// Host memory that the GPU copies from and to at full speed.
@@ -194,11 +212,19 @@ unsafe impl Sync for Pinned {}
 impl Pinned {
     pub(crate) fn new(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
         gpu.bind()?;
-        let mut pointer = std::ptr::null_mut();
-        // SAFETY: it writes a pointer.
-        let code = unsafe { sys::cuMemAllocHost_v2(&mut pointer, bytes.max(1)) };
-        gpu.check("cuMemAllocHost", code)?;
-        let pointer = pointer.cast::<u8>();
+        gpu.asked();
+        let kept = gpu.pools().and_then(|pools| pools.pinned.take(bytes));
+        let pointer = match kept {
+            Some(kept) => kept as *mut u8,
+            None => {
+                let mut pointer = std::ptr::null_mut();
+                // SAFETY: it writes a pointer.
+                let code = unsafe { sys::cuMemAllocHost_v2(&mut pointer, bytes.max(1)) };
+                gpu.check("cuMemAllocHost", code)?;
+                pointer.cast::<u8>()
+            }
+        };
+        gpu.got(Kind::Pinned, bytes);
         // SAFETY: the allocation is that long.
         unsafe { pointer.write_bytes(0, bytes.max(1)) };
         Ok(Self {
@@ -228,9 +254,17 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        self.gpu.let_go(Kind::Pinned, self.bytes);
         if self.gpu.bind().is_ok() {
-            // SAFETY: it was allocated once.
-            unsafe { sys::cuMemFreeHost(self.pointer.cast()) };
+            let address = self.pointer as usize;
+            let freed = match self.gpu.pools() {
+                Some(pools) => pools.pinned.keep(self.bytes, address),
+                None => vec![address],
+            };
+            for address in freed {
+                // SAFETY: it was allocated once, and nobody has it any more.
+                unsafe { sys::cuMemFreeHost(address as *mut c_void) };
+            }
         }
     }
 }

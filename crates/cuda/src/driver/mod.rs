@@ -9,10 +9,11 @@ mod graph;
 mod launch;
 mod memory;
 mod module;
+mod pool;
 mod stream;
 
-pub use gpu::GpuFacts;
 pub(crate) use gpu::{Gpu, count, initialise, version};
+pub use gpu::{GpuFacts, Held};
 pub(crate) use graph::Graph;
 pub(crate) use launch::{Config, Param, launch};
 pub(crate) use memory::{DeviceMemory, Pinned, write_pointer};

@@ -29,10 +29,13 @@ pub(crate) struct Function {
 
 // SAFETY: as for `Module`.
 unsafe impl Send for Function {}
+// SAFETY: as for `Module`; the driver guards its attributes.
+unsafe impl Sync for Function {}
 
 impl Module {
     pub(crate) fn load(gpu: &Gpu, cubin: &[u8]) -> Result<Arc<Self>, CudaError> {
         gpu.bind()?;
+        gpu.asked();
         let mut handle = std::ptr::null_mut();
         // SAFETY: a cubin says itself how long it is; the driver copies it.
         let code = unsafe { sys::cuModuleLoadData(&mut handle, cubin.as_ptr().cast::<c_void>()) };

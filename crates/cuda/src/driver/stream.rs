@@ -3,6 +3,7 @@
 use cudarc::driver::sys;
 
 use super::Gpu;
+use super::pool::Pool;
 use crate::error::CudaError;
 
 /// A queue of work on a GPU. It does not wait for the default stream.
@@ -18,6 +19,13 @@ unsafe impl Send for Stream {}
 impl Stream {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, CudaError> {
         gpu.bind()?;
+        gpu.asked();
+        if let Some(kept) = gpu.pools().and_then(|pools| pools.streams.take(0)) {
+            return Ok(Self {
+                gpu: gpu.clone(),
+                handle: kept as sys::CUstream,
+            });
+        }
         let mut handle = std::ptr::null_mut();
         // SAFETY: it writes a handle.
         let code = unsafe {
@@ -53,8 +61,10 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.gpu.bind().is_ok() {
-            // SAFETY: it was made once; work in it goes on to its end.
-            unsafe { sys::cuStreamDestroy_v2(self.handle) };
+            for handle in kept_or_not(self.gpu.pools().map(|p| &p.streams), self.handle as usize) {
+                // SAFETY: it was made once; work in it goes on to its end.
+                unsafe { sys::cuStreamDestroy_v2(handle as sys::CUstream) };
+            }
         }
     }
 }
@@ -72,6 +82,13 @@ unsafe impl Send for Event {}
 impl Event {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, CudaError> {
         gpu.bind()?;
+        gpu.asked();
+        if let Some(kept) = gpu.pools().and_then(|pools| pools.events.take(0)) {
+            return Ok(Self {
+                gpu: gpu.clone(),
+                handle: kept as sys::CUevent,
+            });
+        }
         let mut handle = std::ptr::null_mut();
         // SAFETY: it writes a handle.
         let code = unsafe { sys::cuEventCreate(&mut handle, 0) };
@@ -112,8 +129,18 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if self.gpu.bind().is_ok() {
-            // SAFETY: it was made once.
-            unsafe { sys::cuEventDestroy_v2(self.handle) };
+            for handle in kept_or_not(self.gpu.pools().map(|p| &p.events), self.handle as usize) {
+                // SAFETY: it was made once.
+                unsafe { sys::cuEventDestroy_v2(handle as sys::CUevent) };
+            }
         }
+    }
+}
+
+/// Puts a handle into its pool, if there is one; the handles that are to be destroyed.
+fn kept_or_not(pool: Option<&Pool<usize>>, handle: usize) -> Vec<usize> {
+    match pool {
+        Some(pool) => pool.keep(0, handle),
+        None => vec![handle],
     }
 }

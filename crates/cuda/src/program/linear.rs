@@ -4,13 +4,15 @@
 //!
 //! | weight | fast | exact, or an operation that asks for f32 |
 //! | --- | --- | --- |
-//! | quantised | `q8`, then `gemv_int`: 8-bit activations, integer dot products | `gemv_float`: decoded, f32 activations |
+//! | quantised | rounded by who wrote it, by `q8`, or by the product itself if rows are short; `gemv_int`: 8-bit activations, integer dot products | `gemv_float`: decoded, f32 activations |
 //! | F32, F16, BF16 | `gemv_float` | `gemv_float` |
 //!
 //! Weights of one type that share an input go in one launch.
+//! `gemv_int` multiplies tiles of 16 weight rows on tensor cores, `gemv_float` a row at a time on the others.
 
-use glim_plan::{BufferId, GgmlType, Op, Precision};
+use glim_plan::{BufferId, Cols, GgmlType, Op, Precision};
 
+use super::rounded::{Rounded, round, rounded};
 use super::{Arg, Builder, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
@@ -31,21 +33,21 @@ const FLIGHT: usize = 4;
 const RESIDENT: usize = 1024;
 
 /// Rows of activations: where they are, and how they lie.
-#[derive(Clone, Copy)]
-struct Input {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Input {
     /// Whose rows are live.
-    buffer: BufferId,
+    pub(super) buffer: BufferId,
     /// Bytes before the first element.
-    offset: usize,
+    pub(super) offset: usize,
     /// Rows of the step.
-    rows: usize,
+    pub(super) rows: usize,
     /// Heads, each with a weight of its own.
-    heads: usize,
+    pub(super) heads: usize,
     /// Elements from one row to the next, and from one head to the next.
-    row: usize,
-    head: usize,
+    pub(super) row: usize,
+    pub(super) head: usize,
     /// Elements of a row of a head.
-    k: usize,
+    pub(super) k: usize,
 }
 
 /// A weight and where its products go.
@@ -127,16 +129,7 @@ pub(super) fn head_project(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let Op::HeadProject { x, weight, out } = op else {
         return Err("it is not a HeadProject".into());
     };
-    let (heads, width) = (b.axis(x.buffer, 1), b.last(x.buffer));
-    let input = Input {
-        buffer: x.buffer,
-        offset: x.start * size_of::<f32>(),
-        rows: b.rows(x.buffer),
-        heads,
-        row: heads * width,
-        head: width,
-        k: x.len,
-    };
+    let input = head_rows(b, x);
     let product = Product {
         m: b.axis(*weight, 1),
         ..product(b, *weight, *out)?
@@ -144,7 +137,21 @@ pub(super) fn head_project(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     multiply(b, input, &[product], Precision::Fast)
 }
 
-fn whole_rows(b: &Builder<'_>, x: BufferId) -> Input {
+/// Columns of each head.
+pub(super) fn head_rows(b: &Builder<'_>, x: &Cols) -> Input {
+    let (heads, width) = (b.axis(x.buffer, 1), b.last(x.buffer));
+    Input {
+        buffer: x.buffer,
+        offset: x.start * size_of::<f32>(),
+        rows: b.rows(x.buffer),
+        heads,
+        row: heads * width,
+        head: width,
+        k: x.len,
+    }
+}
+
+pub(super) fn whole_rows(b: &Builder<'_>, x: BufferId) -> Input {
     let k = b.decl(x).row_elements();
     Input {
         buffer: x,
@@ -176,6 +183,7 @@ fn multiply(
     let fast = b.math() == Math::Fast && precision == Precision::Fast;
     let is_integer = |p: &Product| fast && p.ty.block_elems() > 1;
     let rounded = match products.iter().any(is_integer) {
+        true if is_short(input) => rounded(b, input),
         true => Some(round(b, input)?),
         false => None,
     };
@@ -184,50 +192,46 @@ fn multiply(
         let same: Vec<Product> = left.iter().copied().filter(|p| p.ty == first.ty).collect();
         left.retain(|p| p.ty != first.ty);
         for group in same.chunks(WEIGHTS) {
-            match rounded.filter(|_| is_integer(&first)) {
-                Some(rounded) => gemv_int(b, input, rounded, group)?,
-                None => gemv_float(b, input, group)?,
+            match is_integer(&first) {
+                true => gemv_int(b, input, rounded, group)?,
+                false => gemv_float(b, input, group)?,
             }
         }
     }
     Ok(())
 }
 
-/// Rounded activations in the scratch region: integers, scales, sums.
-pub(super) type Rounded = [Arg; 3];
+/// Activations of a pass that every block of `gemv_int` rounds for itself, at most: for more of them a kernel takes less time.
+const SHORT: usize = 4096;
 
-/// Adds the launch that rounds the input.
-fn round(b: &mut Builder<'_>, input: Input) -> Result<Rounded, String> {
-    let n = input.rows * input.heads * input.k;
-    let rounded = [n, n / 32 * 4, n / 16 * 4].map(|bytes| Arg::Scratch(b.scratch(bytes)));
-    let threads = (input.k / 4).next_multiple_of(32).min(256);
-    let parts = grid((input.k / 4).div_ceil(threads))?;
-    let mut args = input_args(input)?;
-    args.extend(rounded);
-    let size = [parts, rows_of_grid(input.rows)?, rows_of_grid(input.heads)?];
-    b.launch(Kernel::new("q8", "q8", &[]), size, threads as u32, 0, args);
-    Ok(rounded)
+/// Whether `gemv_int` rounds its input, if nobody has.
+fn is_short(input: Input) -> bool {
+    input.rows.min(16) * input.k <= SHORT
 }
 
 fn gemv_int(
     b: &mut Builder<'_>,
     input: Input,
-    rounded: Rounded,
+    rounded: Option<Rounded>,
     products: &[Product],
 ) -> Result<(), String> {
     let ty = products[0].ty;
-    let shape = Shape::new(b, input, products, unit_elements(ty), &[1, 2, 4, 8])?;
-    let mut args = vec![Arg::Rows(input.buffer)];
-    args.extend(rounded);
-    args.push(Arg::I32(int(input.k)?));
-    let rows = shape.rows.to_string();
+    let tiles = Tiles::new(b, input, products)?;
+    let mut args = input_args(input)?;
+    if rounded.is_some() {
+        args[1] = Arg::Null;
+    }
+    let k = args.pop();
+    args.extend(rounded.unwrap_or([Arg::Null; 3]));
+    args.extend(k);
+    args.push(Arg::U32(tiles.ways.trailing_zeros()));
+    args.push(Arg::I32(int(tiles.turns)?));
+    args.extend(targets(products)?);
+    let rows = tiles.rows.to_string();
     let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
-    shape.launch(
-        b,
-        Kernel::new("gemv_int", "gemv_int", &defines),
-        args,
-        products,
-    )
+    let kernel = Kernel::new("gemv_int", "gemv_int", &defines);
+    b.launch(kernel, tiles.grid, tiles.threads, tiles.shared, args);
+    Ok(())
 }
 
 fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result<(), String> {
@@ -257,7 +261,7 @@ fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result
 }
 
 /// Live rows, address, distance of rows and of heads, elements.
-fn input_args(input: Input) -> Result<Vec<Arg>, String> {
+pub(super) fn input_args(input: Input) -> Result<Vec<Arg>, String> {
     let word = |n: usize| u32::try_from(n).map_err(|_| format!("a row of {n} elements"));
     Ok(vec![
         Arg::Rows(input.buffer),
@@ -268,16 +272,151 @@ fn input_args(input: Input) -> Result<Vec<Arg>, String> {
     ])
 }
 
-/// Elements that a thread of `gemv_int` reads at a time: `Unit` in `units.cuh`.
-fn unit_elements(ty: GgmlType) -> usize {
+/// Weights, results and rows of both kernels' launches.
+fn targets(products: &[Product]) -> Result<Vec<Arg>, String> {
+    let each = |arg: &dyn Fn(&Product) -> Arg| {
+        let given = products.iter().map(arg);
+        let mut args: Vec<Arg> = given.collect();
+        args.resize(WEIGHTS, Arg::Null);
+        args
+    };
+    let mut args = each(&|p| Arg::Buffer(p.weight));
+    args.extend(each(&|p| Arg::Buffer(p.out)));
+    for i in 0..WEIGHTS {
+        let m = products.get(i).map_or(0, |p| p.m);
+        args.push(Arg::I32(int(m)?));
+    }
+    Ok(args)
+}
+
+/// Weight rows of a tile of `gemv_int` (`TILE` in `gemv_tile.cuh`).
+pub(super) const TILE: usize = 16;
+/// Warps that share a tile, at most.
+const WAYS: usize = 8;
+/// Warps of `gemv_int` that a multiprocessor has registers for (`RESIDENT` there).
+fn resident_warps(rows: usize, flight: usize) -> usize {
+    if rows == 1 && flight > 0 { 24 } else { 16 }
+}
+
+/// Elements of a unit of `gemv_int`: `SPAN` in `units.cuh`.
+pub(super) fn span(ty: GgmlType) -> usize {
     match ty {
-        GgmlType::Q8_0 => 16,
-        GgmlType::Q6_K => 64,
-        _ => 32,
+        GgmlType::Q4_K | GgmlType::Q5_K | GgmlType::Q8_0 => 256,
+        _ => 128,
     }
 }
 
-/// Number of threads and blocks of a matrix-vector product.
+/// Bytes of shared memory for the units of a warp that are on their way: `SLOT` and `FLIGHT` in `units.cuh`.
+pub(super) fn flight(b: &Builder<'_>, ty: GgmlType) -> usize {
+    /// `ROOMY` there.
+    const ROOMY: u32 = 200 * 1024;
+    let is_roomy = b.gpu().shared_memory >= ROOMY;
+    let (slot, [few, many]) = match ty {
+        GgmlType::Q4_K => (16 * 144, [2, 3]),
+        GgmlType::Q5_K => (16 * 176, [2, 3]),
+        GgmlType::Q8_0 => (16 * 272, [1, 2]),
+        // In registers.
+        _ => return 0,
+    };
+    slot * if is_roomy { many } else { few }
+}
+
+/// Warps that share a tile of weight rows of `units` units. The order of summation follows from it, so it depends on nothing else.
+pub(super) fn ways(units: usize) -> usize {
+    units.next_power_of_two().clamp(1, WAYS)
+}
+
+/// Bytes of shared memory for the sums of tiles of `warps` warps, for `rows` rows of activations, twice (`put_sums`).
+pub(super) fn sums_bytes(warps: usize, rows: usize) -> usize {
+    2 * warps * rows * TILE * size_of::<f32>()
+}
+
+/// Rows of activations that `gemv_int` multiplies in a pass.
+const PASSES: [usize; 4] = [1, 4, 8, 16];
+
+/// Those of a pass over `rows` rows.
+fn passes(rows: usize) -> usize {
+    let enough = PASSES.into_iter().find(|n| *n >= rows);
+    enough.unwrap_or(PASSES[PASSES.len() - 1])
+}
+
+/// Threads and blocks of `gemv_int`.
+struct Tiles {
+    /// Rows of activations in a pass.
+    rows: usize,
+    ways: usize,
+    /// Groups of tiles that a block takes at most.
+    turns: usize,
+    threads: u32,
+    shared: u32,
+    grid: [u32; 3],
+}
+
+impl Tiles {
+    fn new(b: &Builder<'_>, input: Input, products: &[Product]) -> Result<Self, String> {
+        let span = span(products[0].ty);
+        let units = input.k.div_ceil(span);
+        let tiles: usize = products.iter().map(|p| p.m.div_ceil(TILE)).sum();
+        let ways = ways(units);
+        let multiprocessors = b.gpu().multiprocessors as usize;
+        let is_many = |warps: usize| tiles * ways * input.heads >= warps * multiprocessors;
+        // Blocks are large where they are enough for all multiprocessors. Many rows of activations take so much shared memory that
+        // more warps should have it together.
+        let warps = |rows: usize| {
+            let most = match rows > 4 {
+                true if is_many(8) => 16,
+                false if !is_many(16) => 4,
+                _ => 8,
+            };
+            ways * (most / ways).max(1)
+        };
+        let flight = flight(b, products[0].ty);
+        let shared = |rows: usize| {
+            let activations = staged_bytes(units * span, rows.min(input.rows));
+            sums_bytes(warps(rows), rows) + warps(rows) * flight + activations
+        };
+        let most = b.gpu().shared_memory as usize;
+        let wanted = passes(input.rows);
+        let fits = |n: &usize| *n <= wanted && shared(*n) <= most;
+        let rows = PASSES.into_iter().rev().find(fits).ok_or_else(|| {
+            let k = input.k;
+            format!("activations of {k} elements do not fit into shared memory of {most} bytes")
+        })?;
+
+        let warps = warps(rows);
+        let at_once = warps / ways;
+        let blocks = tiles.div_ceil(at_once);
+        // As many as can be resident; each takes as many tiles as the others, or one less.
+        let by_memory = most / shared(rows);
+        let by_registers = resident_warps(rows, flight) / warps;
+        let resident = multiprocessors * by_memory.min(by_registers).max(1) / input.heads;
+        let turns = blocks.div_ceil(resident.max(1));
+        Ok(Self {
+            rows,
+            ways,
+            turns,
+            threads: grid(32 * warps)?,
+            shared: grid(shared(rows))?,
+            grid: [
+                grid(blocks.div_ceil(turns))?,
+                rows_of_grid(input.rows.div_ceil(rows))?,
+                rows_of_grid(input.heads)?,
+            ],
+        })
+    }
+}
+
+/// Bytes of `rows` rows of `span` activations in shared memory (`staged.cuh`).
+pub(super) fn staged_bytes(span: usize, rows: usize) -> usize {
+    let room = if rows == 1 {
+        1
+    } else {
+        rows.next_multiple_of(2)
+    };
+    16 + room * (span + 4 * (span / 32 + 4) + 4 * (span / 16 + 8))
+}
+
+/// Threads and blocks of `gemv_float`.
 struct Shape {
     /// Rows of activations in a pass.
     rows: usize,
@@ -325,7 +464,7 @@ impl Shape {
         })
     }
 
-    /// Adds the launch: what both kernels have after their own arguments.
+    /// Adds the launch.
     fn launch(
         &self,
         b: &mut Builder<'_>,
@@ -334,18 +473,7 @@ impl Shape {
         products: &[Product],
     ) -> Result<(), String> {
         args.push(Arg::I32(self.lanes_log as i32));
-        let each = |arg: &dyn Fn(&Product) -> Arg, none: Arg| {
-            let given = products.iter().map(arg);
-            let mut args: Vec<Arg> = given.collect();
-            args.resize(WEIGHTS, none);
-            args
-        };
-        args.extend(each(&|p| Arg::Buffer(p.weight), Arg::Null));
-        args.extend(each(&|p| Arg::Buffer(p.out), Arg::Null));
-        for i in 0..WEIGHTS {
-            let m = products.get(i).map_or(0, |p| p.m);
-            args.push(Arg::I32(int(m)?));
-        }
+        args.extend(targets(products)?);
         b.launch(kernel, self.grid, self.threads, 0, args);
         Ok(())
     }
@@ -364,7 +492,7 @@ fn lanes(units: usize, rows: usize) -> usize {
 }
 
 /// A number of rows or heads as an axis of a grid.
-fn rows_of_grid(n: usize) -> Result<u32, String> {
+pub(super) fn rows_of_grid(n: usize) -> Result<u32, String> {
     match n <= GRID_AXIS {
         true => grid(n),
         false => Err(format!("{n} rows or heads are beyond a grid's {GRID_AXIS}")),
@@ -373,7 +501,13 @@ fn rows_of_grid(n: usize) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::lanes;
+    use super::{lanes, ways};
+
+    #[test]
+    fn warps_of_a_tile_follow_from_the_weights() {
+        // Q4_K rows of 6144, 2048 and 512 elements.
+        assert_eq!([24, 8, 2, 1].map(ways), [8, 8, 2, 1]);
+    }
 
     #[test]
     fn a_row_is_requested_at_once_if_there_are_many_and_shared_by_more_threads_if_few() {

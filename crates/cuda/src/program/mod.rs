@@ -10,11 +10,15 @@
 mod attention;
 mod gemm;
 mod head;
+mod kept;
 mod library;
 mod linear;
 mod moe;
+mod norms;
 mod poison;
 mod ranks;
+mod ropes;
+mod rounded;
 mod rows;
 
 pub(crate) use library::{Library, LibraryCall};
@@ -22,7 +26,10 @@ pub(crate) use poison::{check as poison_check, fill_word as poison_word};
 
 use std::sync::Arc;
 
-use glim_plan::fuse::ADD_RMS_NORM;
+use self::kept::Kept;
+use self::ropes::Angles;
+use self::rounded::Roundings;
+use glim_plan::fuse::{ADD_RMS_NORM, FusePattern, NORMS, ROPES};
 use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, StepKind};
 
 use crate::backend::Math;
@@ -30,6 +37,9 @@ use crate::collective::Collective;
 use crate::driver::GpuFacts;
 use crate::kernels::Kernel;
 use crate::weights::{WeightInfo, Weights};
+
+/// Fused operations that there are kernels for; of two that match, the first.
+pub(crate) const PATTERNS: [FusePattern; 3] = [ADD_RMS_NORM, NORMS, ROPES];
 
 /// An argument of a kernel, before it is known where buffers lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,6 +52,8 @@ pub(crate) enum Arg {
     Rows(BufferId),
     /// Address in the scratch region, which an operation has for itself.
     Scratch(usize),
+    /// Address in the region behind it, where operations leave things for later ones.
+    Kept(usize),
     /// Address of the step's `Fault`.
     Fault,
     /// Index of the operation, for `Fault`.
@@ -108,8 +120,10 @@ pub(crate) struct Program {
     pub(crate) ops: Vec<ProgramOp>,
     /// Fields of the structs that kernels get by value.
     pub(crate) structures: Vec<Vec<Arg>>,
-    /// Bytes of scratch that it needs.
+    /// Bytes of scratch that it needs, with those of what is kept behind it.
     pub(crate) scratch: usize,
+    /// Where that begins.
+    pub(crate) kept: usize,
 }
 
 /// What a program is made for.
@@ -133,6 +147,13 @@ pub(crate) struct Builder<'a> {
     /// Bytes of scratch that the current operation uses.
     scratch: usize,
     most_scratch: usize,
+    /// Index of the operation.
+    now: usize,
+    /// How much work the one before it is.
+    work_before: usize,
+    kept: Kept,
+    roundings: Roundings,
+    angles: Vec<Angles>,
 }
 
 /// Scratch areas begin at multiples of this.
@@ -149,11 +170,19 @@ impl Program {
             structures: Vec::new(),
             scratch: 0,
             most_scratch: 0,
+            now: 0,
+            work_before: 0,
+            kept: Kept::default(),
+            roundings: Roundings::default(),
+            angles: Vec::new(),
         };
+        builder.roundings = Roundings::of(&builder);
         let mut ops = Vec::with_capacity(plan.ops.len());
-        for node in &plan.ops {
+        for (i, node) in plan.ops.iter().enumerate() {
+            builder.now = i;
             let built = builder.op(&node.op);
             built.map_err(|reason| format!("{} ({}): {reason}", node.label, node.op.kind()))?;
+            builder.work_before = builder.work.len();
             ops.push(ProgramOp {
                 work: std::mem::take(&mut builder.work),
             });
@@ -161,7 +190,8 @@ impl Program {
         Ok(Self {
             ops,
             structures: builder.structures,
-            scratch: builder.most_scratch,
+            scratch: builder.most_scratch + builder.kept.bytes,
+            kept: builder.most_scratch,
         })
     }
 }
@@ -170,6 +200,10 @@ impl<'a> Builder<'a> {
     /// Adds the launches of an operation.
     fn op(&mut self, op: &Op) -> Result<(), String> {
         self.scratch = 0;
+        let access = op.access();
+        for id in access.writes.into_iter().chain(access.updates) {
+            self.roundings.forget(id);
+        }
         let prefill = !self.is_decode();
         match op {
             // Few rows are multiplied as weights stream, many on tensor cores; the kind of step decides, and not their number.
@@ -177,10 +211,10 @@ impl<'a> Builder<'a> {
             Op::HeadProject { .. } if prefill => gemm::head_project(self, op),
             Op::LmHead { .. } if prefill => gemm::lm_head(self, op),
             Op::Embed { .. } => linear::embed(self, op),
-            Op::RmsNorm { .. } => rows::rms_norm(self, op),
-            Op::LayerNorm { .. } => rows::layer_norm(self, op),
+            Op::RmsNorm { .. } => norms::rms_norm(self, op),
+            Op::LayerNorm { .. } => norms::layer_norm(self, op),
             Op::Linear { .. } => linear::linear(self, op),
-            Op::Rope { .. } => rows::rope(self, op),
+            Op::Rope { .. } => ropes::ropes(self, op),
             Op::CacheAppend { .. } => rows::append(self, op),
             Op::IndexScore { .. } => attention::index_score(self, op),
             Op::IndexSelect { .. } => attention::index_select(self, op),
@@ -197,7 +231,9 @@ impl<'a> Builder<'a> {
             Op::TopKMerge { .. } => head::top_k_merge(self, op),
             Op::Shortlist { .. } => head::shortlist(self, op),
             Op::Sample { .. } => head::sample(self, op),
-            Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => rows::add_rms_norm(self, op),
+            Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => norms::add_rms_norm(self, op),
+            Op::Fused { name, .. } if *name == NORMS.name => norms::norms(self, op),
+            Op::Fused { name, .. } if *name == ROPES.name => ropes::ropes(self, op),
             Op::Fused { parts, .. } => parts.iter().try_for_each(|part| self.op(part)),
         }
     }
@@ -242,6 +278,20 @@ impl<'a> Builder<'a> {
         self.scratch += bytes.next_multiple_of(SCRATCH_ALIGN);
         self.most_scratch = self.most_scratch.max(self.scratch);
         at
+    }
+
+    /// Room for what this operation leaves for later ones, up to operation `until`: its offset behind the scratch region.
+    pub(crate) fn keep(&mut self, bytes: usize, until: usize) -> usize {
+        self.kept.take(bytes, self.now, until)
+    }
+
+    /// The operation before `op`, if it is certain that a kernel of it runs between those before it and the first of `op`: then
+    /// what it does not write is complete when that one starts, even before its wait. (A kernel lets its successor start only
+    /// after its own wait, at which all before it had ended. Kernels that wait for other ranks are launched otherwise.)
+    pub(crate) fn before(&self, op: &Op) -> Option<&'a Op> {
+        let is_first = std::ptr::eq(self.plan.ops.get(self.now).map(|node| &node.op)?, op);
+        let before = &self.plan.ops.get(self.now.checked_sub(1)?)?.op;
+        (is_first && self.work_before > 0 && before.collective().is_none()).then_some(before)
     }
 
     pub(crate) fn plan(&self) -> &'a Plan {

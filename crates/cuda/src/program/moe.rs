@@ -2,6 +2,8 @@
 
 use glim_plan::{BufferId, GgmlType, Op, Scoring};
 
+use super::linear;
+use super::rounded::{Rounded, round};
 use super::{Arg, Builder, gemm, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
@@ -103,12 +105,10 @@ fn shared_memory(b: &Builder<'_>, bytes: usize) -> Result<u32, String> {
     }
 }
 
-/// Weight rows that a block of `experts_hidden` takes at a time: one a warp.
+/// Weight rows that a block of `experts.cu` takes at a time: one a warp.
 const HIDDEN_ROWS: usize = 16;
-/// Output elements that a block of `experts_down` takes at a time: two a warp.
+/// Output elements that a block of its `experts_down` takes at a time: two a warp.
 const DOWN_ROWS: usize = 16;
-/// Pairs of one expert that are multiplied at a time where a step has several rows.
-const SHARED_PAIRS: usize = 4;
 
 /// The weights of all experts, and what is multiplied with them.
 struct Experts {
@@ -150,7 +150,10 @@ pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let pairs = b.rows(*ids) * b.last(*ids);
     let hidden = b.scratch(pairs * b.axis(*gate, 1) * size_of::<f32>());
     gate_and_up(b, &e, hidden)?;
-    down_and_sum(b, &e, hidden)
+    match is_rounded(b, b.weight(e.down)?.ty) {
+        true => down_rounded(b, &e, hidden),
+        false => down_float(b, &e, hidden),
+    }
 }
 
 /// Whether products with this type take activations of 8 bits.
@@ -159,95 +162,198 @@ fn is_rounded(b: &Builder<'_>, ty: GgmlType) -> bool {
 }
 
 /// A kernel of `experts.cu` for weights of a type.
-fn kernel(b: &Builder<'_>, entry: &'static str, ty: GgmlType, pairs: usize) -> Kernel {
-    let fast = if is_rounded(b, ty) { "1" } else { "0" };
-    let pairs = if pairs == 1 { "1" } else { "4" };
-    Kernel::new(
-        "experts",
-        entry,
-        &[("TYPE", ty.name()), ("FAST", fast), ("ROWS", pairs)],
-    )
+fn kernel(entry: &'static str, ty: GgmlType) -> Kernel {
+    Kernel::new("experts", entry, &[("TYPE", ty.name())])
 }
 
-/// Bytes of a row of `k` activations in shared memory (`bytes` of `Ints` and of `Floats`).
-fn row_bytes(is_rounded: bool, k: usize) -> usize {
-    match is_rounded {
-        true => k.div_ceil(64) * 64 + 16 + (k / 32).next_multiple_of(2) * 8,
-        false => k.next_multiple_of(4) * 4,
-    }
+/// A kernel of `experts_int.cu`, for so many rows of activations at a time.
+fn kernel_rounded(entry: &'static str, ty: GgmlType, rows: usize) -> Kernel {
+    let rows = if rows == 1 { "1" } else { "8" };
+    Kernel::new("experts_int", entry, &[("TYPE", ty.name()), ("ROWS", rows)])
 }
 
+/// Bytes of a row of `k` activations in shared memory (`bytes` of `Floats`).
+fn row_bytes(k: usize) -> usize {
+    k.next_multiple_of(4) * 4
+}
+
+/// Adds the launches that leave `silu(gate x) ⊙ up x` of every pair at `hidden`.
 fn gate_and_up(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), String> {
-    let (experts, inner, d) = (b.axis(e.gate, 0), b.axis(e.gate, 1), b.last(e.gate));
-    let (rows, k) = (b.rows(e.ids), b.last(e.ids));
-    let pairs = rows * k;
-    // A few waves of blocks: more rows of weights in a block share its rounding of the activations.
-    let blocks = pairs * inner.div_ceil(HIDDEN_ROWS);
-    let waves = blocks / (2 * b.gpu().multiprocessors as usize);
-    let tile = HIDDEN_ROWS * waves.clamp(1, 8);
-    let size = [grid(pairs)?, grid(inner.div_ceil(tile))?, 1];
     let types = [e.gate, e.up].map(|w| b.weight(w).map(|w| w.ty));
     let [gate, up] = types;
     let (gate, up) = (gate?, up?);
-
-    let launch = |b: &mut Builder<'_>, entry, ty, first: Vec<Arg>| -> Result<(), String> {
-        let bytes = row_bytes(is_rounded(b, ty), d);
-        // Prefill has too many pairs to look through for those of an expert.
-        let shares = b.is_decode() && rows > 1 && is_rounded(b, ty);
-        let shared = [SHARED_PAIRS * bytes + pairs * 4, bytes];
-        let (at_once, shared) = match shared_memory(b, shared[0]) {
-            Ok(shared) if shares => (SHARED_PAIRS, shared),
-            _ => (1, shared_memory(b, shared[1])?),
+    if is_rounded(b, gate) || is_rounded(b, up) {
+        let rounded = round(b, linear::whole_rows(b, e.x))?;
+        return match gate == up {
+            true => hidden_rounded(b, e, &[e.gate, e.up], rounded, hidden),
+            false => {
+                half(b, e, e.gate, rounded, hidden)?;
+                half(b, e, e.up, rounded, hidden)
+            }
         };
-        let sizes = [experts, d, inner, k, tile].map(int);
-        let mut args = first;
-        for size in sizes {
-            args.push(Arg::I32(size?));
-        }
-        args.extend([Arg::Rows(e.ids), Arg::Fault, Arg::OpIndex]);
-        b.launch(kernel(b, entry, ty, at_once), size, 512, shared, args);
-        Ok(())
-    };
-    let (x, ids, hidden) = (Arg::Buffer(e.x), Arg::Buffer(e.ids), Arg::Scratch(hidden));
-    let [gates, ups] = [e.gate, e.up].map(Arg::Buffer);
-    if gate == up {
-        let args = vec![gates, ups, x, ids, hidden];
-        return launch(b, "experts_hidden", gate, args);
     }
-    let args = vec![gates, x, ids, Arg::Null, hidden];
-    launch(b, "experts_half", gate, args)?;
-    launch(b, "experts_half", up, vec![ups, x, ids, hidden, hidden])
+    match gate == up {
+        true => hidden_float(b, e, &[e.gate, e.up], hidden),
+        false => {
+            hidden_float(b, e, &[e.gate], hidden)?;
+            hidden_float(b, e, &[e.up], hidden)
+        }
+    }
 }
 
-fn down_and_sum(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), String> {
+/// One of two matrices of different types.
+fn half(
+    b: &mut Builder<'_>,
+    e: &Experts,
+    weight: BufferId,
+    rounded: Rounded,
+    hidden: usize,
+) -> Result<(), String> {
+    match is_rounded(b, b.weight(weight)?.ty) {
+        true => hidden_rounded(b, e, &[weight], rounded, hidden),
+        false => hidden_float(b, e, &[weight], hidden),
+    }
+}
+
+/// Gate and up with activations of 8 bits, or one of the two.
+fn hidden_rounded(
+    b: &mut Builder<'_>,
+    e: &Experts,
+    weights: &[BufferId],
+    rounded: Rounded,
+    hidden: usize,
+) -> Result<(), String> {
+    let (experts, inner, d) = (b.axis(e.gate, 0), b.axis(e.gate, 1), b.last(e.gate));
+    let (rows, k) = (b.rows(e.ids), b.last(e.ids));
+    let pairs = rows * k;
+    let ty = b.weight(weights[0])?.ty;
+    let span = linear::span(ty);
+    let units = d.div_ceil(span);
+    let ways = linear::ways(units);
+    let warps = ways * weights.len();
+    // Prefill has too many pairs to look through for those of an expert.
+    let shares = b.is_decode() && rows > 1;
+    let at_once = if shares { 8 } else { 1 };
+    let kernel = kernel_rounded("experts_hidden", ty, at_once);
+    let list = if shares {
+        pairs.next_multiple_of(4) * 4
+    } else {
+        0
+    };
+    let staged = linear::staged_bytes(units * span, rows.min(at_once));
+    let flight = warps * linear::flight(b, ty);
+    let shared = linear::sums_bytes(warps, at_once) + list + flight + staged;
+    let shared = shared_memory(b, shared)?;
+    let tiles = inner.div_ceil(linear::TILE);
+    // As many blocks as multiprocessors: weights of the next tile are on their way while one is summed up.
+    let waves = (pairs * tiles).div_ceil(b.gpu().multiprocessors as usize);
+    let turns = waves.clamp(1, 8).min(tiles);
+    let given = |w: BufferId| match weights.contains(&w) {
+        true => Arg::Buffer(w),
+        false => Arg::Null,
+    };
+    let mut args = vec![given(e.gate), given(e.up)];
+    args.extend(rounded);
+    args.extend([Arg::Buffer(e.ids), Arg::Scratch(hidden)]);
+    for size in [experts, d, inner, k, turns] {
+        args.push(Arg::I32(int(size)?));
+    }
+    args.push(Arg::I32(i32::from(shares)));
+    args.extend([Arg::Rows(e.ids), Arg::Fault, Arg::OpIndex]);
+    let size = [grid(pairs)?, grid(tiles.div_ceil(turns))?, 1];
+    b.launch(kernel, size, grid(32 * warps)?, shared, args);
+    Ok(())
+}
+
+/// The same with activations of f32.
+fn hidden_float(
+    b: &mut Builder<'_>,
+    e: &Experts,
+    weights: &[BufferId],
+    hidden: usize,
+) -> Result<(), String> {
+    let (experts, inner, d) = (b.axis(e.gate, 0), b.axis(e.gate, 1), b.last(e.gate));
+    let k = b.last(e.ids);
+    let pairs = b.rows(e.ids) * k;
+    // A few waves of blocks: more rows of weights in a block share its copy of the activations.
+    let blocks = pairs * inner.div_ceil(HIDDEN_ROWS);
+    let waves = blocks / (2 * b.gpu().multiprocessors as usize);
+    let tile = HIDDEN_ROWS * waves.clamp(1, 8);
+    let shared = shared_memory(b, row_bytes(d))?;
+    let ty = b.weight(weights[0])?.ty;
+    let (entry, mut args) = match weights {
+        [weight] => {
+            let gated = if *weight == e.up {
+                Arg::Scratch(hidden)
+            } else {
+                Arg::Null
+            };
+            let args = [*weight, e.x, e.ids].map(Arg::Buffer);
+            ("experts_half", [&args[..], &[gated]].concat())
+        }
+        _ => {
+            let args = [e.gate, e.up, e.x, e.ids].map(Arg::Buffer);
+            ("experts_hidden", args.to_vec())
+        }
+    };
+    args.push(Arg::Scratch(hidden));
+    for size in [experts, d, inner, k, tile] {
+        args.push(Arg::I32(int(size)?));
+    }
+    args.extend([Arg::Rows(e.ids), Arg::Fault, Arg::OpIndex]);
+    let size = [grid(pairs)?, grid(inner.div_ceil(tile))?, 1];
+    b.launch(kernel(entry, ty), size, 512, shared, args);
+    Ok(())
+}
+
+/// Down with activations of 8 bits, and the sum over a row's pairs.
+fn down_rounded(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), String> {
     let (experts, d, inner) = (b.axis(e.down, 0), b.axis(e.down, 1), b.last(e.down));
     let (rows, k) = (b.rows(e.ids), b.last(e.ids));
     let ty = b.weight(e.down)?.ty;
-    // As above; a block that rounds much for itself should have much to multiply it with.
+    let span = linear::span(ty);
+    let units = k * inner.div_ceil(span);
+    let ways = linear::ways(units);
+    let chosen = 2 * k.next_multiple_of(4) * 4;
+    let flight = ways * linear::flight(b, ty);
+    let staged = linear::staged_bytes(units * span, 1);
+    let shared = linear::sums_bytes(ways, 1) + chosen + flight + staged;
+    let shared = shared_memory(b, shared)?;
+    let tiles = d.div_ceil(linear::TILE);
+    // As above, with three blocks on each.
+    let waves = (rows * tiles).div_ceil(3 * b.gpu().multiprocessors as usize);
+    let turns = waves.clamp(1, 8);
+    let mut args = vec![Arg::Buffer(e.down), Arg::Scratch(hidden)];
+    args.extend([e.ids, e.expert_weights, e.out].map(Arg::Buffer));
+    for size in [experts, inner, d, k, turns] {
+        args.push(Arg::I32(int(size)?));
+    }
+    args.push(Arg::Rows(e.ids));
+    let size = [grid(rows)?, grid(tiles.div_ceil(turns))?, 1];
+    let kernel = kernel_rounded("experts_down", ty, 1);
+    b.launch(kernel, size, grid(32 * ways)?, shared, args);
+    Ok(())
+}
+
+/// The same with activations of f32.
+fn down_float(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), String> {
+    let (experts, d, inner) = (b.axis(e.down, 0), b.axis(e.down, 1), b.last(e.down));
+    let (rows, k) = (b.rows(e.ids), b.last(e.ids));
+    let ty = b.weight(e.down)?.ty;
+    // As above; a block that copies much for itself should have much to multiply it with.
     let blocks = rows * d.div_ceil(DOWN_ROWS);
     let wanted = if k * inner <= 4096 { 3 } else { 1 };
     let waves = blocks.div_ceil(wanted * b.gpu().multiprocessors as usize);
     let tile = DOWN_ROWS * waves.clamp(1, 8);
     // The hidden rows, then the experts and their weights.
-    let shared = shared_memory(b, k * (row_bytes(is_rounded(b, ty), inner) + 8))?;
-    b.launch(
-        kernel(b, "experts_down", ty, 1),
-        [grid(rows)?, grid(d.div_ceil(tile))?, 1],
-        256,
-        shared,
-        vec![
-            Arg::Buffer(e.down),
-            Arg::Scratch(hidden),
-            Arg::Buffer(e.ids),
-            Arg::Buffer(e.expert_weights),
-            Arg::Buffer(e.out),
-            Arg::I32(int(experts)?),
-            Arg::I32(int(inner)?),
-            Arg::I32(int(d)?),
-            Arg::I32(int(k)?),
-            Arg::I32(int(tile)?),
-            Arg::Rows(e.ids),
-        ],
-    );
+    let shared = shared_memory(b, k * (row_bytes(inner) + 8))?;
+    let mut args = vec![Arg::Buffer(e.down), Arg::Scratch(hidden)];
+    args.extend([e.ids, e.expert_weights, e.out].map(Arg::Buffer));
+    for size in [experts, inner, d, k, tile] {
+        args.push(Arg::I32(int(size)?));
+    }
+    args.push(Arg::Rows(e.ids));
+    let size = [grid(rows)?, grid(d.div_ceil(tile))?, 1];
+    b.launch(kernel("experts_down", ty), size, 256, shared, args);
     Ok(())
 }

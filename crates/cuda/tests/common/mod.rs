@@ -1,22 +1,26 @@
-//! The device that the tests run on: the emulator if its folder is named, a GPU otherwise.
+//! The device that the tests run on: the emulator if its folder is named, a GPU otherwise ([`glim_testkit::device`]).
 #![allow(dead_code, reason = "each test file uses its part")]
-
-use std::path::PathBuf;
 
 use glim_cuda::cache::Cache;
 use glim_cuda::{CudaOptions, libraries};
+use glim_testkit::device;
 
-/// Options for a test. `GLIM_CUDA_LIBRARIES` names the folder of the emulator's libraries (`cargo xtask emulate` sets it);
-/// `GLIM_CUDA_CACHE` a folder that keeps compiled kernels between tests.
+/// Whether the tests run on the emulator.
+pub(crate) fn is_emulated() -> bool {
+    device::emulator().is_some()
+}
+
+/// Options for a test.
 pub(crate) fn options() -> CudaOptions {
-    if let Some(folder) = std::env::var_os("GLIM_CUDA_LIBRARIES") {
-        libraries::preload(&PathBuf::from(folder));
+    if let Some(folder) = device::emulator() {
+        libraries::preload(&folder);
     }
     CudaOptions {
         cache: Cache {
-            folder: std::env::var_os("GLIM_CUDA_CACHE").map(PathBuf::from),
+            folder: device::kernel_cache(),
             prebuilt: None,
         },
+        apart: device::apart(),
         ..CudaOptions::default()
     }
 }

@@ -1,33 +1,19 @@
 //! Plans around one operation. Activations are rows of an embedding table, one for each token.
 //! Rows are sequences of their own in a decode step, and one sequence in a prefill step; all of them are output rows.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
+use glim_plan::fuse::{FusePattern, fuse};
 use glim_plan::sample::SampleParams;
 use glim_plan::{
     Backend, BackendError, BufferId, CacheGeometry, GgmlType, InputExtents, InputKind, Op, Plan,
-    PlanBuilder, Rows, StepId, StepInputs, StepKind, StepResults, WeightData, WeightSource,
-    weight_groups,
+    PlanBuilder, Rows, StepId, StepInputs, StepKind, StepResults, weight_groups,
 };
-
-#[derive(Default)]
-struct Weights(HashMap<String, (GgmlType, Vec<usize>, Vec<u8>)>);
-
-impl WeightSource for Weights {
-    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
-        let (ty, shape, bytes) = &self.0[name];
-        Ok(WeightData {
-            ty: *ty,
-            shape: shape.clone(),
-            bytes: Cow::Borrowed(bytes),
-        })
-    }
-}
+use glim_testkit::weights::Weights;
 
 /// Builds such a plan.
 pub(crate) struct Single {
     pub(crate) b: PlanBuilder,
+    /// What is fused when the plan is done.
+    pub(crate) patterns: Vec<FusePattern>,
     step: StepKind,
     weights: Weights,
 }
@@ -48,6 +34,7 @@ impl Single {
         b.input(InputKind::CuSeqlens);
         Self {
             b,
+            patterns: Vec::new(),
             step,
             weights: Weights::default(),
         }
@@ -60,8 +47,7 @@ impl Single {
         shape: &[usize],
         bytes: Vec<u8>,
     ) -> BufferId {
-        let tensor = (ty, shape.to_vec(), bytes);
-        self.weights.0.insert(name.into(), tensor);
+        self.weights.insert(name, ty, shape, bytes);
         self.b.weight(name, ty, shape)
     }
 
@@ -116,7 +102,12 @@ impl Single {
 
     /// Prepares the plan on a backend.
     pub(crate) fn on(self, mut backend: Box<dyn Backend>) -> Session {
-        let plan = self.b.finish();
+        let mut plan = self.b.finish();
+        fuse(&mut plan, &self.patterns);
+        for pattern in &self.patterns {
+            let fused = |op: &Op| matches!(op, Op::Fused { name, .. } if *name == pattern.name);
+            assert!(plan.ops.iter().any(|node| fused(&node.op)), "{pattern:?}");
+        }
         let groups = weight_groups(std::slice::from_ref(&plan)).unwrap();
         backend.load(&groups, &self.weights).unwrap();
         backend.alloc_state(&[], 4, 4, 4).unwrap();

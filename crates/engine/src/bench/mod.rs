@@ -6,8 +6,10 @@
 mod profile;
 mod requests;
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use glim_plan::backend::MAX_IN_FLIGHT;
 use glim_plan::sample::SampleParams;
 use glim_plan::{Cost, Load, StepKind, plan_cost};
 use glim_text::TokenId;
@@ -33,6 +35,8 @@ pub struct Timing {
     pub cost: Cost,
     /// Operations of a rank's plan.
     pub ops: usize,
+    /// Nodes of the graph that rank 0 runs it as, if it is one.
+    pub nodes: Option<usize>,
 }
 
 impl Timing {
@@ -135,6 +139,7 @@ fn time(engine: &mut Engine, size: &Size, repeats: usize) -> Result<Timing, Engi
     let (kind, times) = with_batch(engine, *size, |engine, kind, batch| {
         Ok((kind, times(engine, kind, batch, repeats)?))
     })?;
+    let nodes = engine.nodes_of(kind)?;
     let step = engine.step_of(kind)?;
     let costs = step.plans().map(|plan| plan_cost(plan, &size.load()));
     Ok(Timing {
@@ -143,24 +148,44 @@ fn time(engine: &mut Engine, size: &Size, repeats: usize) -> Result<Timing, Engi
         times,
         cost: costs.fold(Cost::default(), |sum, cost| sum + cost),
         ops: step.plan.ops.len(),
+        nodes,
     })
 }
 
-/// Runs a batch over and over.
+/// Runs a batch over and over, as generation runs such steps: a decode step is handed over while the one in front of it still runs, if the
+/// backend gains by that, and its time is that from one step's end to the next one's; all others begin when they are asked for.
 fn times(
     engine: &mut Engine,
     kind: StepKind,
     batch: &[BatchRow<'_>],
     repeats: usize,
 ) -> Result<Vec<Duration>, EngineError> {
+    let ahead = match kind {
+        StepKind::Decode { .. } if engine.launches_ahead() => MAX_IN_FLIGHT - 1,
+        _ => 0,
+    };
     // One more than counts: the first run finds caches and pages cold.
     engine.run_batch(kind, batch)?;
-    let time = |_| {
-        let start = Instant::now();
-        engine.run_batch(kind, batch)?;
-        Ok(start.elapsed())
-    };
-    (0..repeats).map(time).collect()
+    let (mut in_flight, mut handed_over) = (VecDeque::new(), 0);
+    let mut times = Vec::with_capacity(repeats);
+    let mut last = Instant::now();
+    for done in 0..repeats + ahead {
+        while in_flight.len() <= ahead && handed_over < repeats + ahead {
+            in_flight.push_back(engine.submit_batch(kind, batch)?);
+            handed_over += 1;
+        }
+        let Some(ticket) = in_flight.pop_front() else {
+            break;
+        };
+        engine.wait_batch(kind, ticket)?;
+        let now = Instant::now();
+        // Nothing ran in front of the first that is launched ahead.
+        if done >= ahead {
+            times.push(now - last);
+        }
+        last = now;
+    }
+    Ok(times)
 }
 
 /// Makes the batch of a step of this size, with its sequences, and the step that holds it.

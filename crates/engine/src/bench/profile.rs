@@ -19,7 +19,8 @@ pub struct Explained {
     pub ops: Vec<ExplainedOp>,
     /// The step of rank 0 while it was watched, by a measurement apart from that of the operations.
     pub step: f64,
-    /// The step as it runs unwatched, seen from the host.
+    /// The step as generation runs it, unwatched and seen from the host: where it is launched ahead, from the end of the step in front of it
+    /// to its own.
     pub unwatched: f64,
     /// For each rank, the run whose length is the median.
     pub profiles: Vec<Profile>,

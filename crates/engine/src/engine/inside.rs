@@ -6,6 +6,7 @@ use glim_text::TokenId;
 use super::Engine;
 use crate::buckets::bucket_for;
 use crate::error::EngineError;
+use crate::ranks::RankTicket;
 use crate::sequence::Sequence;
 use crate::steps::{BatchRow, Head, Prepared, every_row_plan};
 
@@ -113,6 +114,11 @@ impl Engine {
         Ok(self.ranks.read(rank, target)?)
     }
 
+    /// The hash of a rank's weight where it lies, if its backend has a way to that.
+    pub(crate) fn hash(&self, rank: usize, weight: &str) -> Result<Option<u64>, EngineError> {
+        Ok(self.ranks.hash(rank, weight)?)
+    }
+
     /// The plan of a prefill step of one sequence that gives every row, if one rank had the whole model.
     pub(crate) fn whole_plan(&self, tokens: usize) -> Result<Plan, EngineError> {
         let step = StepKind::Prefill {
@@ -154,6 +160,11 @@ impl Engine {
         Ok(self.steps.get(kind, Head::Tokens)?)
     }
 
+    /// Nodes of the graph that rank 0 runs a step as, if it is one.
+    pub(crate) fn nodes_of(&mut self, kind: StepKind) -> Result<Option<usize>, EngineError> {
+        Ok(self.steps.get(kind, Head::Tokens)?.nodes(&self.ranks))
+    }
+
     /// Takes blocks for a sequence.
     pub(crate) fn reserve(
         &mut self,
@@ -172,6 +183,33 @@ impl Engine {
         self.steps
             .get(kind, Head::Tokens)?
             .run(&mut self.ranks, batch)
+    }
+
+    /// Hands a batch over; the sequences stay as they are.
+    pub(crate) fn submit_batch(
+        &mut self,
+        kind: StepKind,
+        batch: &[BatchRow<'_>],
+    ) -> Result<RankTicket, EngineError> {
+        self.steps
+            .get(kind, Head::Tokens)?
+            .submit(&mut self.ranks, batch)
+    }
+
+    /// Waits for a batch that was handed over.
+    pub(crate) fn wait_batch(
+        &mut self,
+        kind: StepKind,
+        ticket: RankTicket,
+    ) -> Result<StepResults, EngineError> {
+        self.steps
+            .get(kind, Head::Tokens)?
+            .wait(&mut self.ranks, ticket)
+    }
+
+    /// Whether a decode step is handed over before the one in front of it is done.
+    pub(crate) fn launches_ahead(&self) -> bool {
+        self.launches_ahead
     }
 
     /// Runs a batch `repeats` times, watched; the profiles of each rank.

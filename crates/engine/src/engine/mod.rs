@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use glim_model::{Inventory, states};
 use glim_plan::collective::Group;
-use glim_plan::{Backend, CacheGeometry, Caps, WeightSource, weight_groups};
+use glim_plan::{Allocated, Backend, CacheGeometry, Caps, WeightSource, weight_groups};
 use glim_text::TokenId;
 
 use crate::budget::{Budget, largest};
@@ -37,6 +37,7 @@ pub struct Engine {
     options: EngineOptions,
     context: usize,
     budgets: Vec<Budget>,
+    allocated: Vec<Option<Allocated>>,
     prefill_buckets: Vec<usize>,
     decode_buckets: Vec<usize>,
     prefill_seqs: usize,
@@ -121,7 +122,7 @@ impl Engine {
         };
         let mut ranks = Ranks::load(ranks, group, &groups, &state)?;
         let launches_ahead = ranks.caps().launch_ahead;
-        let steps = Steps::prepare(&mut ranks, plan.plans)?;
+        let (steps, allocated) = Steps::prepare(&mut ranks, plan.plans)?;
         let prefill_seqs = max_num_seqs.min(MAX_PREFILL_SEQS);
         let limits = Limits {
             max_num_seqs,
@@ -144,6 +145,7 @@ impl Engine {
             geometry,
             context,
             budgets,
+            allocated,
             prefill_buckets: plan.prefill_buckets,
             decode_buckets: plan.decode_buckets,
             prefill_seqs,
@@ -177,7 +179,12 @@ impl Engine {
         self.inventory.config().vocab_size
     }
 
-    /// Memory as allocated; of several ranks, by the one that has most.
+    /// What each rank's backend says that it holds for the engine's steps, in the order of ranks; `None` from one that keeps no account.
+    pub fn allocated(&self) -> &[Option<Allocated>] {
+        &self.allocated
+    }
+
+    /// Memory as planned; of several ranks, by the one that has most.
     pub fn budget(&self) -> &Budget {
         largest(&self.budgets)
     }

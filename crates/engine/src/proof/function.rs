@@ -106,6 +106,9 @@ fn plan_of(stage: &mut Stage<'_>, which: Which, rank: usize) -> Result<Plan, Eng
     Ok(stage.engine().step_of(kind)?.plan_of(rank).clone())
 }
 
+/// An operation, and a part of it.
+type Place = (usize, usize);
+
 /// What a buffer should hold that is yet to be updated in place, and which operations made it so.
 struct Pending {
     expected: Expected,
@@ -116,8 +119,8 @@ struct Examiner<'a> {
     plan: &'a Plan,
     source: &'a dyn WeightSource,
     probe: Probe<'a>,
-    /// For each buffer, the operations that update it in place.
-    updates: HashMap<BufferId, Vec<usize>>,
+    /// For each buffer, the parts of operations that update it in place, in order.
+    updates: HashMap<BufferId, Vec<Place>>,
     pending: HashMap<BufferId, Pending>,
     ops: usize,
     kinds: BTreeSet<&'static str>,
@@ -132,11 +135,13 @@ struct Examiner<'a> {
 
 impl<'a> Examiner<'a> {
     fn new(plan: &'a Plan, source: &'a dyn WeightSource, probe: Probe<'a>) -> Self {
-        let mut updates: HashMap<BufferId, Vec<usize>> = HashMap::new();
+        let mut updates: HashMap<BufferId, Vec<Place>> = HashMap::new();
         for (i, node) in plan.ops.iter().enumerate() {
-            for id in node.op.access().updates {
-                if plan.buffer(id).kind != BufferKind::Carry {
-                    updates.entry(id).or_default().push(i);
+            for (p, part) in node.op.parts().iter().enumerate() {
+                for id in part.access().updates {
+                    if plan.buffer(id).kind != BufferKind::Carry {
+                        updates.entry(id).or_default().push((i, p));
+                    }
                 }
             }
         }
@@ -236,10 +241,11 @@ impl<'a> Examiner<'a> {
         let plan = self.plan;
         let node = &plan.ops[i];
         self.ops += 1;
-        for part in node.op.parts() {
+        for (p, part) in node.op.parts().iter().enumerate() {
             self.kinds.insert(part.kind());
             self.count_bytes(part, seen)?;
-            let later = |id: &BufferId| self.updates.get(id).and_then(|u| u.last()) > Some(&i);
+            let place = (i, p);
+            let later = |id: &BufferId| self.updates.get(id).and_then(|u| u.last()) > Some(&place);
             let access = part.access();
             let updated = access
                 .updates
@@ -247,10 +253,14 @@ impl<'a> Examiner<'a> {
                 .find(|id| self.updates.contains_key(id));
             if let Some(buffer) = updated {
                 let (expected, mut suspects) = match self.pending.remove(buffer) {
-                    Some(pending) => (self.update(seen, live, i, part, &pending)?, pending.ops),
+                    Some(Pending { expected, ops }) => {
+                        (self.update(seen, live, i, part, &expected)?, ops)
+                    }
                     None => (None, Vec::new()),
                 };
-                suspects.push(i);
+                if suspects.last() != Some(&i) {
+                    suspects.push(i);
+                }
                 match expected {
                     Some(expected) if later(buffer) => {
                         let pending = Pending {
@@ -271,7 +281,7 @@ impl<'a> Examiner<'a> {
                 continue;
             }
             let early: Vec<BufferId> = access.reads.iter().copied().filter(later).collect();
-            if early.iter().any(|id| !self.untouched(part, *id, i)) {
+            if early.iter().any(|id| !self.untouched(part, *id, place)) {
                 self.single_out(stage, &[i])?;
                 continue;
             }
@@ -325,12 +335,12 @@ impl<'a> Examiner<'a> {
         live: Live,
         i: usize,
         op: &Op,
-        pending: &Pending,
+        before: &Expected,
     ) -> Result<Option<Expected>, EngineError> {
         let Op::Rope { x, .. } = op else {
             return Ok(None);
         };
-        let (label, before) = (&self.plan.ops[i].label, &pending.expected);
+        let label = &self.plan.ops[i].label;
         let rows: Vec<usize> = before.rows.iter().map(|(row, _)| *row).collect();
         let decl = self.plan.buffer(*x);
         let whole = |values: &mut dyn Iterator<Item = &Vec<f32>>| {
@@ -378,7 +388,7 @@ impl<'a> Examiner<'a> {
     }
 
     /// Whether the columns of `id` that an operation reads are left alone by all later updates.
-    fn untouched(&self, op: &Op, id: BufferId, i: usize) -> bool {
+    fn untouched(&self, op: &Op, id: BufferId, place: Place) -> bool {
         // First column, and the one after the last.
         let read: Vec<(usize, usize)> = match op {
             Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadProject { x, .. } => {
@@ -391,8 +401,8 @@ impl<'a> Examiner<'a> {
                 .collect(),
             _ => return false,
         };
-        let later = self.updates[&id].iter().filter(|update| **update > i);
-        let mut later = later.flat_map(|update| self.plan.ops[*update].op.parts());
+        let later = self.updates[&id].iter().filter(|update| **update > place);
+        let mut later = later.map(|(i, p)| &self.plan.ops[*i].op.parts()[*p]);
         later.all(|part| match part {
             Op::Rope { x, spec, .. } if *x == id => read
                 .iter()
@@ -412,7 +422,7 @@ impl<'a> Examiner<'a> {
                 0 => None,
                 _ => Some(cut(stage, kind, i, &taps)?),
             };
-            let before = match &mut prepared {
+            let mut before = match &mut prepared {
                 Some(prepared) => {
                     let mut before = Seen::run(stage, prepared, self.source, i..i)?;
                     before.after = Some(&after);
@@ -421,21 +431,51 @@ impl<'a> Examiner<'a> {
                 None => after.clone(),
             };
             let live = Live::read(plan, &after)?;
-            for part in plan.ops[i].op.parts() {
-                let bench = self.bench(&before, live, i);
+            // What a later part of the same operation updates, as it should be by then, and the part that wrote it.
+            let mut pending: HashMap<BufferId, (&Op, Expected)> = HashMap::new();
+            for (p, part) in plan.ops[i].op.parts().iter().enumerate() {
+                let waits = |id: BufferId| {
+                    let mut updates = self.updates.get(&id).into_iter().flatten();
+                    updates.any(|update| update.0 == i && update.1 > p)
+                };
+                let access = part.access();
                 let mut judged = Judged::default();
-                match part {
-                    Op::Route { .. } => judged = bench.judge_route(part, &after)?,
-                    _ => {
-                        let (floats, ints) = bench.expected(part)?;
-                        for expected in floats {
-                            judged.add(judge(&expected, &after)?);
-                        }
-                        for output in ints {
-                            judged.add(judge_ints(&output, &after)?);
+                if let Op::Route { .. } = part {
+                    judged = self.bench(&before, live, i).judge_route(part, &after)?;
+                } else {
+                    let held = access.updates.iter().find_map(|id| pending.remove(id));
+                    let updated = match &held {
+                        Some((_, held)) => self.update(&mut before, live, i, part, held)?,
+                        None => None,
+                    };
+                    // What the update leaves alone shows who is to blame.
+                    if let (Some((writer, _)), Some(updated)) = (&held, &updated)
+                        && !waits(updated.buffer)
+                    {
+                        let alone = judge(&beside(plan, part, updated.clone()), &after)?;
+                        if alone.bad.is_some() {
+                            self.note(i, writer, alone);
+                            return Ok(());
                         }
                     }
+                    let (floats, ints) = match updated {
+                        Some(expected) => (vec![expected], Vec::new()),
+                        None => self.bench(&before, live, i).expected(part)?,
+                    };
+                    for expected in floats {
+                        if waits(expected.buffer) {
+                            pending.insert(expected.buffer, (part, expected));
+                        } else {
+                            judged.add(judge(&expected, &after)?);
+                        }
+                    }
+                    for output in ints {
+                        judged.add(judge_ints(&output, &after)?);
+                    }
                 }
+                // Later parts have read what this one has made, and not what was there before.
+                before.made.extend(access.writes);
+                before.made.extend(access.updates);
                 let failed = judged.bad.is_some();
                 self.note(i, part, judged);
                 if failed {
@@ -530,6 +570,21 @@ impl<'a> Examiner<'a> {
         );
         timer.failed(covered, bytes, detail, Some(bad.element.clone()))
     }
+}
+
+/// The same expectation, of the columns that a rotation does not touch; any value will do for the others.
+fn beside(plan: &Plan, op: &Op, mut expected: Expected) -> Expected {
+    if let Op::Rope { x, spec, .. } = op {
+        let head = plan.buffer(*x).shape.last().copied().unwrap_or(1).max(1);
+        for bounds in &mut expected.bounds {
+            for (col, bound) in bounds.iter_mut().enumerate() {
+                if (spec.start..spec.start + spec.n).contains(&(col % head)) {
+                    *bound = f32::INFINITY;
+                }
+            }
+        }
+    }
+    expected
 }
 
 /// `1,234,567`.

@@ -29,6 +29,8 @@ pub(super) struct Seen<'a> {
     pub(super) supposed: Option<(BufferId, Vec<f32>)>,
     /// A run that went on, for what this one did not come to.
     pub(super) after: Option<&'a Seen<'a>>,
+    /// Buffers that are to be looked up there, though this run has them: as they were before they were changed.
+    pub(super) made: Vec<BufferId>,
 }
 
 /// A row of one rank.
@@ -75,6 +77,7 @@ impl<'a> Seen<'a> {
             carry_after: stage.carry()?,
             supposed: None,
             after: None,
+            made: Vec::new(),
         })
     }
 
@@ -174,6 +177,9 @@ impl Operands for Seen<'_> {
         {
             return Ok(values);
         }
+        if let Some(after) = self.after.filter(|_| self.made.contains(&id)) {
+            return after.f32s(id);
+        }
         match self.plan.buffer(id).kind {
             BufferKind::State(_) => match (self.states.get(&id), self.after) {
                 (Some(rows), _) => Ok(rows),
@@ -187,6 +193,9 @@ impl Operands for Seen<'_> {
 
     fn i32s(&self, id: BufferId) -> Result<&[i32], BackendError> {
         let b = self.plan.buffer(id);
+        if let Some(after) = self.after.filter(|_| self.made.contains(&id)) {
+            return after.i32s(id);
+        }
         match b.kind {
             BufferKind::Input(kind) => Ok(bytemuck::cast_slice(self.input(kind))),
             BufferKind::Carry => Ok(&self.carry_before),

@@ -5,7 +5,7 @@ mod requests;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use glim_engine::bench::{Timing, decode, prefill};
-use glim_engine::{EngineError, EngineOptions};
+use glim_engine::{Budget, EngineError, EngineOptions};
 use serde_json::{Value as Json, json};
 
 use crate::exit::{Exit, Failure};
@@ -14,14 +14,17 @@ use crate::machine::{Machine, read_bytes};
 use crate::paper::{PaperArgs, Subject};
 use crate::placement::Placement;
 use crate::ui::Ui;
+use crate::units;
 
 const EXAMPLES: &str = "\
-Roofline of a decode step: the bytes that it must read at least (weights that it touches, cached rows that it scans or
-gathers) over the read bandwidth of all threads, measured first. A ratio near 1 means that nothing but memory is waited
-for. A model that fits into the processor's caches can be beyond it. For prefill: operations a second over the peak of f32
-multiply-adds, measured first; integer products can be beyond that.
+Roofline: the bytes that a step must read at least (weights that it touches, cached rows that it scans or gathers) over the
+read bandwidth of all threads, or of the GPUs, measured first. A ratio near 1 means that nothing but memory is waited
+for. A model that fits into the processor's caches can be beyond it. For prefill, on the CPU, also: operations a second
+over the peak of f32 multiply-adds, measured first; integer products can be beyond that.
 
-Times are medians. The cached context is not computed, only allocated: a step takes the same time whatever is in it.
+Times are medians, of decode steps as generation runs them: on a GPU each is put behind one that still runs. Nodes are those
+of the graph that a GPU replays; without one, operations. The cached context is not computed, only allocated: with --shape
+it is random on a GPU, elsewhere zeros. What does not fit into a GPU's memory is left out, and said.
 
 Examples:
   glim bench
@@ -103,15 +106,26 @@ pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
     for context in &contexts {
         for rows in &args.rows {
             match decode(&mut engine, *rows, *context, args.repeat) {
-                Err(EngineError::OutOfBlocks { .. }) => ui.note(&format!(
-                    "note: the caches of {rows} rows of {context} tokens do not fit into the GPU's memory: left out"
-                )),
+                Err(EngineError::OutOfBlocks { .. }) => {
+                    ui.note(&left_out(*rows, *context, engine.budget()));
+                }
                 timing => decodes.push(timing?),
             }
         }
     }
     report(&engine.caps().name, &machine, &prefills, &decodes, ui)?;
     Ok(Exit::Ok)
+}
+
+/// Why a size is not measured.
+fn left_out(rows: usize, context: usize, budget: &Budget) -> String {
+    let held = budget.latent_cache + budget.index_cache;
+    let of_token = held as f64 / budget.cache_tokens.max(1) as f64;
+    format!(
+        "note: {rows} rows of {context} tokens are left out: their caches take {}, and beside weights and arena there is room for {}",
+        units::bytes((of_token * (rows * (context + 1)) as f64) as u64),
+        units::bytes(held)
+    )
 }
 
 /// The user's list, or the defaults that fit.
@@ -148,16 +162,21 @@ fn report(
         text += &format!("f32 peak        {:.0} GFLOP/s\n", peak / 1e9);
     }
     text.push('\n');
-    text += "prefill   tokens        ms     tok/s  of f32 peak\n";
+    text += "prefill   tokens        ms     tok/s        GB  roofline ms  of roofline  nodes  of f32 peak\n";
     for t in prefills {
         let seconds = t.median();
-        let rate = t.rows as f64 / seconds;
+        let roofline = read_bytes(&t.cost) / machine.read_bandwidth;
         let ratio = machine.flops_ratio(t.cost.flops, seconds);
-        let ratio = ratio.map_or(String::new(), |ratio| format!("{:.0} %", ratio * 100.0));
+        let ratio = ratio.map_or(String::new(), |ratio| format!("{:>11.0} %", ratio * 100.0));
         text += &format!(
-            "          {:>6} {:>9.2} {rate:>9.1} {ratio:>13}\n",
+            "          {:>6} {:>9.2} {:>9.1} {:>9.3} {:>12.3} {:>10.0} % {:>6}{ratio}\n",
             t.rows,
             seconds * 1e3,
+            t.rows as f64 / seconds,
+            read_bytes(&t.cost) / 1e9,
+            roofline * 1e3,
+            roofline / seconds * 100.0,
+            nodes(t),
         );
     }
     text += "\ndecode      rows  context        ms     tok/s        GB  roofline ms  of roofline  nodes\n";
@@ -173,18 +192,28 @@ fn report(
             read_bytes(&t.cost) / 1e9,
             roofline * 1e3,
             roofline / seconds * 100.0,
-            t.ops
+            nodes(t)
         );
     }
     ui.print(&text)
 }
 
+/// Nodes of the step's graph, or operations where there is none.
+fn nodes(t: &Timing) -> usize {
+    t.nodes.unwrap_or(t.ops)
+}
+
 fn prefill_json(t: &Timing, machine: &Machine) -> Json {
     let seconds = t.median();
+    let roofline = read_bytes(&t.cost) / machine.read_bandwidth;
     json!({
         "tokens": t.rows,
         "ms": seconds * 1e3,
         "tok_s": t.rows as f64 / seconds,
+        "bytes": read_bytes(&t.cost),
+        "roofline_ms": roofline * 1e3,
+        "ratio": roofline / seconds,
+        "nodes": nodes(t),
         "flops_ratio": machine.flops_ratio(t.cost.flops, seconds),
     })
 }
@@ -200,6 +229,6 @@ fn decode_json(t: &Timing, machine: &Machine) -> Json {
         "bytes": read_bytes(&t.cost),
         "roofline_ms": roofline * 1e3,
         "ratio": roofline / seconds,
-        "nodes": t.ops,
+        "nodes": nodes(t),
     })
 }

@@ -63,6 +63,11 @@ fn help_of_explain() {
 }
 
 #[test]
+fn help_of_doctor() {
+    insta::assert_snapshot!(glim(&["doctor", "--help"]).ok());
+}
+
+#[test]
 fn version() {
     assert_eq!(
         glim(&["--version"]).ok(),

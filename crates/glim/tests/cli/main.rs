@@ -3,6 +3,7 @@
 
 mod bench;
 mod convert;
+mod doctor;
 mod errors;
 mod eval;
 mod explain;

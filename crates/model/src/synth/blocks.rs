@@ -38,6 +38,11 @@ impl Blocks {
         })
     }
 
+    /// Scale of blocks; the standard deviation of floats.
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+
     /// Fills `out` with whole blocks, those from number `first` on of the tensor that `stream` stands for.
     pub fn fill(&self, stream: Stream, first: u64, out: &mut [u8]) {
         for (n, block) in (first..).zip(out.chunks_exact_mut(self.ty.block_bytes())) {

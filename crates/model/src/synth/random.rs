@@ -24,6 +24,11 @@ impl Stream {
         }
     }
 
+    /// Where its counter starts.
+    pub fn key(self) -> u64 {
+        self.key
+    }
+
     /// The words from number `at` on.
     pub fn words(self, at: u64) -> Words {
         Words(self.key.wrapping_add(at.wrapping_mul(GAMMA)))

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use glim_plan::{BackendError, WeightData, WeightSource};
+use glim_plan::{BackendError, GgmlType, RandomBlocks, WeightData, WeightSource};
 
 use super::write::vector;
 use super::{Blocks, Fill, Stream};
@@ -36,8 +36,16 @@ impl<'a> RandomWeights<'a> {
     }
 }
 
-impl WeightSource for RandomWeights<'_> {
-    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
+/// A weight, before it is made.
+struct Wanted<'a> {
+    ty: GgmlType,
+    shape: &'a [usize],
+    fill: Fill,
+    stream: Stream,
+}
+
+impl RandomWeights<'_> {
+    fn wanted(&self, name: &str) -> Result<Wanted<'_>, BackendError> {
         let failed = |reason: String| BackendError::Source {
             weight: name.into(),
             reason,
@@ -46,22 +54,55 @@ impl WeightSource for RandomWeights<'_> {
         let spec = spec.ok_or_else(|| failed("the model has no such tensor".into()))?;
         let own = self.inventory.weight(spec.role, spec.layer, self.rank);
         let own = own.ok_or_else(|| failed(format!("rank {} does not have it", self.rank)))?;
-        let elements: usize = own.shape.iter().product();
-        let stream = Stream::new(self.seed ^ self.rank as u64, name);
-        let bytes = match Fill::of(spec) {
+        Ok(Wanted {
+            ty: own.ty,
+            shape: own.shape,
+            fill: Fill::of(spec),
+            stream: Stream::new(self.seed ^ self.rank as u64, name),
+        })
+    }
+}
+
+/// Blocks of a type and deviation, for the weight of that name.
+fn blocks(name: &str, ty: GgmlType, sigma: f32) -> Result<Blocks, BackendError> {
+    Blocks::new(ty, sigma).map_err(|source| BackendError::Decode {
+        weight: name.into(),
+        source,
+    })
+}
+
+impl WeightSource for RandomWeights<'_> {
+    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
+        let wanted = self.wanted(name)?;
+        let elements: usize = wanted.shape.iter().product();
+        let (ty, stream) = (wanted.ty, wanted.stream);
+        let bytes = match wanted.fill {
             Fill::Random(sigma) => {
-                let blocks = Blocks::new(own.ty, sigma).map_err(|e| failed(e.to_string()))?;
-                let mut bytes = vec![0; elements / own.ty.block_elems() * own.ty.block_bytes()];
-                fill(&mut bytes, own.ty.block_bytes(), blocks, stream);
+                let blocks = blocks(name, ty, sigma)?;
+                let mut bytes = vec![0; elements / ty.block_elems() * ty.block_bytes()];
+                fill(&mut bytes, ty.block_bytes(), blocks, stream);
                 bytes
             }
             other => vector(elements as u64, other, stream),
         };
         Ok(WeightData {
-            ty: own.ty,
-            shape: own.shape.to_vec(),
+            ty,
+            shape: wanted.shape.to_vec(),
             bytes: Cow::Owned(bytes),
         })
+    }
+
+    fn random(&self, name: &str) -> Result<Option<RandomBlocks>, BackendError> {
+        let wanted = self.wanted(name)?;
+        let Fill::Random(sigma) = wanted.fill else {
+            return Ok(None);
+        };
+        Ok(Some(RandomBlocks {
+            ty: wanted.ty,
+            shape: wanted.shape.to_vec(),
+            key: wanted.stream.key(),
+            scale: blocks(name, wanted.ty, sigma)?.scale(),
+        }))
     }
 }
 
@@ -84,8 +125,6 @@ fn fill(bytes: &mut [u8], block_bytes: usize, blocks: Blocks, stream: Stream) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use glim_quant::GgmlType;
-
     use super::super::{Changes, Classes, Shape};
     use super::*;
     use crate::shard::Options;

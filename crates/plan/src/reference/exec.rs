@@ -8,10 +8,11 @@ use glim_quant::GgmlType;
 
 use super::recompute::{Live, Matrix, Operands, Output, Recompute, Rows};
 use super::{Prepared, ReferenceBackend, poison_of};
-use crate::backend::{BackendError, StepId, StepResults};
+use crate::backend::{BackendError, StepId};
 use crate::buffer::{self, BufferId, BufferKind};
 use crate::collective::{GatherRows, all_gather, all_reduce};
 use crate::op::{CollectiveId, Gather, Op};
+use crate::results::StepResults;
 
 pub(super) struct Run<'a> {
     backend: &'a mut ReferenceBackend,

@@ -16,14 +16,16 @@ use std::sync::Arc;
 use glim_quant::{GgmlType, dequantize};
 
 use crate::arrange::{Arrangement, arrange, check_arrangement};
-use crate::backend::{Backend, BackendError, Caps, ReadTarget, StepId, StepResults, WeightSource};
-use crate::buffer::{BufferKind, StateKind};
+use crate::backend::{Backend, BackendError, Caps, ReadTarget, StepId, WeightSource};
+use crate::bind::{Resident, bind};
+use crate::buffer::StateKind;
 use crate::check::check;
 use crate::collective::{Alone, Communicator};
 use crate::fuse::ADD_RMS_NORM;
 use crate::groups::WeightGroup;
 use crate::inputs::StepInputs;
 use crate::plan::{Plan, StateDecl};
+use crate::results::StepResults;
 
 /// What every i32 of a poisoned buffer holds; every f32 holds NaN.
 const POISON_I32: u32 = i32::MIN as u32;
@@ -103,70 +105,42 @@ impl ReferenceBackend {
             action,
         }
     }
+}
 
-    fn bind(&mut self, plan: &Plan) -> Result<(), BackendError> {
-        for b in &plan.buffers {
-            match b.kind {
-                BufferKind::Weight => {
-                    let w = self
-                        .weights
-                        .get(&b.name)
-                        .ok_or_else(|| Self::missing(&plan.name, "weight", &b.name, "loaded"))?;
-                    if w.ty != b.dtype || w.shape != b.shape {
-                        return Err(BackendError::WeightDiffers {
-                            weight: b.name.clone(),
-                            plan: plan.name.clone(),
-                            found: format!("{} {:?}", w.ty, w.shape),
-                            expected: format!("{} {:?}", b.dtype, b.shape),
-                        });
-                    }
-                }
-                BufferKind::State(kind) => {
-                    let decl = StateDecl {
-                        name: b.name.clone(),
-                        kind,
-                        dtype: b.dtype,
-                        shape: b.shape.clone(),
-                    };
-                    match self.states.get(&b.name) {
-                        Some(state) if state.decl == decl => {}
-                        _ => return Err(Self::missing(&plan.name, "state", &b.name, "allocated")),
-                    }
-                    if b.dtype != GgmlType::F32 || !matches!(kind, StateKind::Paged { .. }) {
-                        return Err(
-                            self.unsupported(plan, format!("state {} is not paged F32", b.name))
-                        );
-                    }
-                    if plan.geometry.block_size != self.block_size {
-                        return Err(self.unsupported(
-                            plan,
-                            format!("its blocks are not of {} tokens", self.block_size),
-                        ));
-                    }
-                }
-                BufferKind::Carry => {
-                    let words = vec![0; self.sequence_slots];
-                    let carry = self.carries.entry(b.name.clone()).or_insert(words);
-                    if b.elements() != carry.len() {
-                        let (carry, slots) = (&b.name, carry.len());
-                        return Err(self.unsupported(
-                            plan,
-                            format!("carry {carry} does not have {slots} slots"),
-                        ));
-                    }
-                }
-                BufferKind::Input(_) | BufferKind::Temp | BufferKind::Result => {}
-            }
-        }
-        Ok(())
+impl Resident for ReferenceBackend {
+    /// All is found by name.
+    type Place = ();
+
+    fn name(&self) -> String {
+        self.caps().name
     }
 
-    fn unsupported(&self, plan: &Plan, reason: String) -> BackendError {
-        BackendError::Unsupported {
-            backend: self.caps().name,
-            plan: plan.name.clone(),
-            reason,
-        }
+    fn rank(&self) -> (usize, usize) {
+        let ranks = self.ranks();
+        (ranks.rank(), ranks.world_size())
+    }
+
+    fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    fn sequence_slots(&self) -> usize {
+        self.sequence_slots
+    }
+
+    fn weight(&self, name: &str) -> Option<(GgmlType, &[usize], ())> {
+        let weight = self.weights.get(name)?;
+        Some((weight.ty, &weight.shape, ()))
+    }
+
+    fn state(&self, name: &str) -> Option<(&StateDecl, ())> {
+        self.states.get(name).map(|state| (&state.decl, ()))
+    }
+
+    fn carry(&mut self, name: &str) -> Result<(), BackendError> {
+        let words = vec![0; self.sequence_slots];
+        self.carries.entry(name.to_owned()).or_insert(words);
+        Ok(())
     }
 }
 
@@ -220,6 +194,7 @@ impl Backend for ReferenceBackend {
     ) -> Result<(), BackendError> {
         self.block_size = block_size;
         self.sequence_slots = sequence_slots;
+        self.carries.clear();
         let fill = if self.options.poison { f32::NAN } else { 0.0 };
         for decl in decls {
             let rows = match decl.kind {
@@ -239,19 +214,8 @@ impl Backend for ReferenceBackend {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<StepId, BackendError> {
-        let ranks = self.ranks();
-        if (plan.rank, plan.world_size) != (ranks.rank(), ranks.world_size()) {
-            let reason = format!(
-                "it is rank {} of {}, not {} of {}",
-                ranks.rank(),
-                ranks.world_size(),
-                plan.rank,
-                plan.world_size
-            );
-            return Err(self.unsupported(plan, reason));
-        }
         check(plan)?;
-        self.bind(plan)?;
+        bind(plan, self)?;
         let arrangement = arrange(plan);
         check_arrangement(plan, &arrangement)?;
         let words = arrangement.arena_bytes / size_of::<u32>();

@@ -3,37 +3,14 @@
 //! A plan's only way in is token ids, so an activation is an embedding table whose row `t` holds the values of token `t`, and an
 //! identity product where it needs more axes. Both are exact in any arithmetic.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
 use glim_plan::{
-    BackendError, BufferId, Cols, GgmlType, InputExtents, InputKind, Op, Paging, Plan, PlanBuilder,
-    Precision, Rows, WeightData, WeightSource,
+    BufferId, Cols, GgmlType, InputExtents, InputKind, Op, Paging, Plan, PlanBuilder, Precision,
+    Rows,
 };
 
 use super::blocks::{self, Random};
 use super::layout::{Extras, GEOMETRY, Layout};
-
-/// Weights by name.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Weights {
-    tensors: HashMap<String, (GgmlType, Vec<usize>, Vec<u8>)>,
-}
-
-impl WeightSource for Weights {
-    fn weight(&self, name: &str) -> Result<WeightData<'_>, BackendError> {
-        let tensor = self.tensors.get(name);
-        let (ty, shape, bytes) = tensor.ok_or_else(|| BackendError::Source {
-            weight: name.into(),
-            reason: "the case has no such weight".into(),
-        })?;
-        Ok(WeightData {
-            ty: *ty,
-            shape: shape.clone(),
-            bytes: Cow::Borrowed(bytes),
-        })
-    }
-}
+use crate::weights::Weights;
 
 /// A token whose activations hold a NaN, and one whose activations hold an infinity, relative to the number of rows.
 pub(super) const NAN_TOKEN: usize = 0;
@@ -120,8 +97,7 @@ impl Feed {
     }
 
     fn given(&mut self, name: &str, ty: GgmlType, shape: &[usize], bytes: Vec<u8>) -> BufferId {
-        let tensor = (ty, shape.to_vec(), bytes);
-        self.weights.tensors.insert(name.into(), tensor);
+        self.weights.insert(name, ty, shape, bytes);
         self.b.weight(name, ty, shape)
     }
 

@@ -19,8 +19,9 @@ use crate::placement::Placement;
 use crate::ui::Ui;
 
 const EXAMPLES: &str = "\
-One step is run over and over, first as it is, then with a stamp around each operation. Times are means over the \
-middle half of the runs by length, so that they add up. A gap is the time before an operation in which none ran. Bytes are those that an operation must read at least: \
+One step is run over and over, first as generation runs it, then with a stamp around each operation. Times are means over the \
+middle half of the runs by length, so that they add up. A gap is the time before an operation in which none ran; the step's own \
+time is measured apart from them (on a GPU between two events around the graph). Bytes are those that an operation must read at least: \
 weights that it touches, and cached rows. Roofline: these bytes over the read bandwidth, measured first; for prefill also \
 operations over the peak of f32 multiply-adds, if that takes longer. With --tp the operations are rank 0's, and a \
 collective's time includes the wait for the slowest rank.

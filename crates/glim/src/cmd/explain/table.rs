@@ -69,21 +69,24 @@ pub(super) fn page(report: &Report<'_>, top: usize, each: bool) -> String {
         "read bandwidth  {:.1} GB/s{per_rank}\n",
         report.machine.read_bandwidth / 1e9
     );
+    out += &format!("step            {:.3} ms, watched\n", step * 1e3);
     out += &format!(
-        "step            {:.3} ms; unwatched, from outside: {:.3} ms\n",
-        step * 1e3,
-        explained.unwatched * 1e3
+        "unwatched       {:.3} ms from step to step, as generation runs; watched it takes {:+.1} %\n",
+        explained.unwatched * 1e3,
+        (step / explained.unwatched - 1.0) * 100.0
     );
     out += &format!(
         "roofline        {:.3} ms, {:.0} % of the step\n",
         roofline * 1e3,
         roofline / step * 100.0
     );
+    let (ops, gaps) = (sum(&|op| op.seconds), sum(&|op| op.gap));
     out += &format!(
-        "operations      {:.3} ms in {}, with gaps of {:.3} ms: {:.1} % of the step\n",
-        sum(&|op| op.seconds) * 1e3,
+        "operations      {:.3} ms in {}, with gaps of {:.3} ms: {:.3} ms, {:.1} % of the step\n",
+        ops * 1e3,
         explained.ops.len(),
-        sum(&|op| op.gap) * 1e3,
+        gaps * 1e3,
+        (ops + gaps) * 1e3,
         explained.accounted() * 100.0
     );
     out += &format!(
@@ -159,12 +162,16 @@ fn lines(report: &Report<'_>, name: impl Fn(&ExplainedOp) -> String) -> Vec<Line
     lines
 }
 
-/// `blk.3.attn_q_b` as `blk.*.attn_q_b`.
+/// `blk.3.attn_q_b` as `blk.*.attn_q_b`; what is fused of parts of layers has that in front of them once.
 fn over_layers(label: &str) -> String {
     let is_layer = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let rest = label.strip_prefix("blk.").and_then(|l| l.split_once('.'));
-    match rest.filter(|(layer, _)| is_layer(layer)) {
-        Some((_, rest)) => format!("blk.*.{rest}"),
+    let in_layer = |part: &'_ str| {
+        let (layer, rest) = part.strip_prefix("blk.")?.split_once('.')?;
+        is_layer(&layer).then(|| rest.to_owned())
+    };
+    let parts: Option<Vec<String>> = label.split(" + ").map(in_layer).collect();
+    match parts {
+        Some(parts) => format!("blk.*.{}", parts.join(" + ")),
         None => label.to_owned(),
     }
 }
@@ -176,6 +183,10 @@ mod tests {
     #[test]
     fn layers_share_a_name() {
         assert_eq!(over_layers("blk.12.attn_q_b"), "blk.*.attn_q_b");
+        assert_eq!(
+            over_layers("blk.1.ffn_residual + blk.2.attn_norm"),
+            "blk.*.ffn_residual + attn_norm"
+        );
         for alone in ["embed", "blk.x.attn", "blk.3", "blk..attn"] {
             assert_eq!(over_layers(alone), alone);
         }

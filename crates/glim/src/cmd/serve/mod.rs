@@ -247,7 +247,8 @@ fn load(
         digest,
     };
     let memory = loader::memory(engine.budget());
-    tracing::info!(context = engine.context(), memory, "loaded");
+    let allocated = loader::allocated(&engine).unwrap_or_default();
+    tracing::info!(context = engine.context(), memory, allocated, "loaded");
     Ok(Loaded {
         engine,
         text: text.model,

@@ -1,10 +1,12 @@
 //! Rope, caches, the indexer and latent attention.
 
-use glim_plan::{Cols, InputKind, Op, RopeSpec, RopeStyle};
+use glim_plan::fuse::{NORMS, ROPES};
+use glim_plan::{BufferId, Cols, GgmlType, InputKind, Op, RopeSpec, RopeStyle};
 
-use super::super::bounds::{NONE, SOFTMAX, SUM};
+use super::super::bounds::{EIGHT_BIT, NONE, SOFTMAX, SUM};
 use super::super::case::{Case, Feed, all};
 use super::super::layout::{Extras, GEOMETRY, Layout};
+use super::rows::as_one;
 use super::{F32, I32, SCORES, layouts};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -12,6 +14,9 @@ pub(super) fn cases() -> Vec<Case> {
     for layout in layouts() {
         cases.push(rope(&layout, RopeStyle::Interleaved));
         cases.push(rope(&layout, RopeStyle::HalfSplit));
+        cases.push(ropes(&layout));
+        cases.push(norms(&layout, 37, 17));
+        cases.push(norms(&layout, 64, 32));
         cases.push(append(&layout, None));
         cases.push(append(&layout, Some(3)));
         cases.push(index_score(&layout, 13));
@@ -40,12 +45,126 @@ fn rope(layout: &Layout, style: RopeStyle) -> Case {
         style,
     };
     feed.b.op("rope", Op::Rope { x, positions, spec });
-    // An update in place has no result of its own: a sum with zeros (bit for bit, but for the sign of a zero) shows it.
-    let zero = vec![0.0; layout.rows().len() * 51];
-    let zero = feed.activation_of("zero", &[3, 17], zero);
-    let out = feed.result("out", F32, &[3, 17]);
-    feed.b.op("show", Op::Add { a: x, b: zero, out });
+    show(&mut feed, "out", x, &[3, 17]);
     feed.finish(SUM)
+}
+
+/// An update in place has no result of its own: a sum with zeros (bit for bit, but for the sign of a zero) shows it.
+fn show(feed: &mut Feed, name: &str, x: BufferId, axes: &[usize]) {
+    let width: usize = axes.iter().product();
+    let zero = vec![0.0; feed.layout.rows().len() * width];
+    let zero = feed.activation_of(&format!("{name}.zero"), axes, zero);
+    let out = feed.result(name, F32, axes);
+    let op = Op::Add { a: x, b: zero, out };
+    feed.b.op(&format!("{name}.show"), op);
+}
+
+/// Rotations of two buffers as one, and a product of the columns that one of them leaves alone.
+fn ropes(layout: &Layout) -> Case {
+    let mut feed = Feed::new(format!("Ropes, {}", layout.name), layout);
+    let (q, k) = (
+        feed.activation("q", &[2, 40]),
+        feed.activation("k", &[3, 17]),
+    );
+    let weight = feed.weight("w", GgmlType::Q8_0, &[2, 24, 32]);
+    let positions = feed.b.input(InputKind::Positions);
+    for (name, x, start, style) in [
+        ("q_rope", q, 32, RopeStyle::Interleaved),
+        ("k_rope", k, 5, RopeStyle::HalfSplit),
+    ] {
+        let spec = RopeSpec {
+            start,
+            n: 8,
+            theta: 1000.0,
+            style,
+        };
+        feed.b.op(name, Op::Rope { x, positions, spec });
+    }
+    let x = Cols {
+        buffer: q,
+        start: 0,
+        len: 32,
+    };
+    let out = feed.result("product", F32, &[2, 24]);
+    feed.b.op("product", Op::HeadProject { x, weight, out });
+    show(&mut feed, "q.out", q, &[2, 40]);
+    show(&mut feed, "k.out", k, &[3, 17]);
+    as_one(feed.finish(EIGHT_BIT), ROPES)
+}
+
+/// The latents of a layer as one: the query's, normed; the cached row, of a normed part and a rotated one; the index key, rotated
+/// after its norm.
+fn norms(layout: &Layout, rank: usize, dim: usize) -> Case {
+    let mut feed = Feed::new(format!("Norms {rank} {dim}, {}", layout.name), layout);
+    let (q, kv) = (
+        feed.activation("q", &[64]),
+        feed.activation("kv", &[rank + 8]),
+    );
+    let key = feed.activation("key", &[dim]);
+    let positions = feed.b.input(InputKind::Positions);
+    let mut rms_norm = |name: &str, x: Cols| {
+        let weight = feed.weight(&format!("{name}.weight"), F32, &[x.len]);
+        let out = feed.result(name, F32, &[x.len]);
+        let op = Op::RmsNorm {
+            x,
+            weight,
+            eps: 1e-5,
+            out,
+        };
+        feed.b.op(&format!("{name}.norm"), op);
+        out
+    };
+    rms_norm("q.out", all(q, 64));
+    let c = rms_norm("c", all(kv, rank));
+    let rope = |start, style| RopeSpec {
+        start,
+        n: 8,
+        theta: 1000.0,
+        style,
+    };
+    let spec = rope(rank, RopeStyle::Interleaved);
+    let op = Op::Rope {
+        x: kv,
+        positions,
+        spec,
+    };
+    feed.b.op("kv.rope", op);
+    let rotated = Cols {
+        buffer: kv,
+        start: rank,
+        len: 8,
+    };
+    feed.append(vec![all(c, rank), rotated], "latent");
+    let (weight, bias) = (
+        feed.weight("k.weight", F32, &[dim]),
+        feed.weight("k.bias", F32, &[dim]),
+    );
+    let k = feed.temp("k", &[dim]);
+    let op = Op::LayerNorm {
+        x: all(key, dim),
+        weight,
+        bias,
+        eps: 1e-6,
+        out: k,
+    };
+    feed.b.op("k.norm", op);
+    let spec = rope(3, RopeStyle::HalfSplit);
+    let op = Op::Rope {
+        x: k,
+        positions,
+        spec,
+    };
+    feed.b.op("k.rope", op);
+    feed.append(vec![all(k, dim)], "keys");
+    show(&mut feed, "kv.out", kv, &[rank + 8]);
+    show(&mut feed, "k.out", k, &[dim]);
+    let case = as_one(feed.finish(SUM), NORMS);
+    assert!(
+        case.plan.ops.iter().any(|node| node.op.parts().len() == 7),
+        "{}: a part is left out",
+        case.name
+    );
+    case
 }
 
 /// The state itself is compared.

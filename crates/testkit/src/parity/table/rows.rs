@@ -1,8 +1,9 @@
 //! Norms and element-wise operations, alone and fused.
 
-use glim_plan::{CollectiveId, Cols, Gather, InputKind, Op, fuse, fuse::ADD_RMS_NORM};
+use glim_plan::fuse::{ADD_RMS_NORM, FusePattern};
+use glim_plan::{CollectiveId, Cols, Gather, GgmlType, InputKind, Op, Precision, fuse};
 
-use super::super::bounds::{NONE, SUM};
+use super::super::bounds::{EIGHT_BIT, NONE, SUM};
 use super::super::case::{Case, Feed, all};
 use super::super::layout::Layout;
 use super::{F32, I32, layouts};
@@ -15,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(layer_norm(&layout, width));
             cases.push(fused(&layout, width));
         }
+        cases.push(rounded(&layout));
         cases.push(swiglu(&layout));
         cases.push(collectives(&layout));
         cases.push(top_k_merge(&layout));
@@ -77,9 +79,63 @@ fn fused(layout: &Layout, width: usize) -> Case {
         out,
     };
     feed.b.op("rms_norm", op);
-    let mut case = feed.finish(SUM);
-    fuse(&mut case.plan, &[ADD_RMS_NORM]);
+    as_one(feed.finish(SUM), ADD_RMS_NORM)
+}
+
+/// The case with the operations of a pattern as one.
+pub(super) fn as_one(mut case: Case, pattern: FusePattern) -> Case {
+    let ops = case.plan.ops.len();
+    fuse(&mut case.plan, &[pattern]);
+    assert!(case.plan.ops.len() < ops, "{}: nothing fits", case.name);
     case
+}
+
+/// Rows that products take as 8-bit integers, from each operation that may write them in that form itself. Two products share one of
+/// them.
+fn rounded(layout: &Layout) -> Case {
+    let mut feed = Feed::new(
+        format!("Rounded rows of norms and SwiGlu, {}", layout.name),
+        layout,
+    );
+    let (a, b) = (feed.activation("a", &[256]), feed.activation("b", &[256]));
+    let sum = feed.temp("sum", &[256]);
+    feed.b.op("add", Op::Add { a, b, out: sum });
+    let norms = [("first", sum), ("second", a)].map(|(name, x)| {
+        let weight = feed.weight(&format!("{name}.norm"), F32, &[256]);
+        let out = feed.temp(&format!("{name}.out"), &[256]);
+        let op = Op::RmsNorm {
+            x: all(x, 256),
+            weight,
+            eps: 1e-5,
+            out,
+        };
+        feed.b.op(name, op);
+        out
+    });
+    let hidden = feed.temp("hidden", &[256]);
+    let op = Op::SwiGlu {
+        gate: norms[0],
+        up: norms[1],
+        out: hidden,
+    };
+    feed.b.op("swiglu", op);
+    for (name, x, ty) in [
+        ("a8", norms[0], GgmlType::Q8_0),
+        ("a4", norms[0], GgmlType::Q4_K),
+        ("b8", norms[1], GgmlType::Q8_0),
+        ("c8", hidden, GgmlType::Q8_0),
+    ] {
+        let weight = feed.weight(&format!("{name}.weight"), ty, &[24, 256]);
+        let out = feed.result(name, F32, &[24]);
+        let op = Op::Linear {
+            x,
+            weights: vec![weight],
+            outs: vec![out],
+            precision: Precision::Fast,
+        };
+        feed.b.op(name, op);
+    }
+    as_one(feed.finish(EIGHT_BIT), ADD_RMS_NORM)
 }
 
 /// Both operands, and then one buffer in both places.
