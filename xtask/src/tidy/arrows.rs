@@ -34,8 +34,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     (
         "glim",
         &[
-            "cpu", "cuda", "doctor", "engine", "gguf", "model", "plan", "quant", "server", "service",
-            "text",
+            "cpu", "cuda", "doctor", "engine", "gguf", "model", "plan", "quant", "server",
+            "service", "text",
         ],
         &[],
     ),
