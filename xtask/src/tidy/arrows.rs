@@ -30,10 +30,12 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
         &["engine", "grammar", "text"],
         &["cpu", "gguf", "model", "plan"],
     ),
+    ("service", &[], &[]),
     (
         "glim",
         &[
-            "cpu", "cuda", "doctor", "engine", "gguf", "model", "plan", "quant", "server", "text",
+            "cpu", "cuda", "doctor", "engine", "gguf", "model", "plan", "quant", "server",
+            "service", "text",
         ],
         &[],
     ),
