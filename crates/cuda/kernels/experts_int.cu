@@ -10,6 +10,7 @@
 // prefetches: experts_down
 // spills: experts_hidden experts_down
 #include "gemv_tile.cuh"
+#include "paged.cuh"
 #include "sums.cuh"
 
 typedef Unit<TYPE> U;
@@ -47,11 +48,12 @@ __device__ __forceinline__ int members_of(const int* ids, int expert, int pairs,
 // `hidden[pair, i] = silu(gate_e x)[i] · (up_e x)[i]`. Grid (pairs, tiles of I / turns), `turns` tiles a block; the first half of its warps
 // multiplies gate, the second up. In two launches for matrices of different types, each with one of them: `hidden` are the sums of gate,
 // then `silu(hidden) ·` those of up.
-// Without `shares` each block serves its own pair only. An expert out of range raises a fault and leaves `hidden` alone:
+// Without `shares` each block serves its own pair only. `early`, without `shares`: the kernel before writes none of what is read here, so
+// that only results wait for it. An expert out of range raises a fault and leaves `hidden` alone:
 // `experts_down` looks again.
 // Shared memory: the warps' sums, twice; the list of pairs, if shared; the activations.
 KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q, const float* d, const float* s, const int* ids, float* hidden,
-                           int experts, int inputs, int inner, int k, int turns, int shares, Rows rows, Fault* fault, int op) {
+                           int experts, int inputs, int inner, int k, int turns, int shares, int early, Rows rows, Fault* fault, int op) {
     SHARED(float, room);
     const int warps = int(blockDim.x) / WARP, matrices = gate && up ? 2 : 1, ways = warps / matrices;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, way = warp % ways;
@@ -63,8 +65,8 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
     u8* const slots = reinterpret_cast<u8*>(list + (shares ? (pairs + 3) / 4 * 4 : 0));
     u8* const staged = slots + warps * FLIGHT * U::SLOT;
 
-    pdl_wait();
-    pdl_go();
+    LateWait wait;
+    if (!early) wait.now();
     auto fill = [&](const Staged& x, int first) {
         x.clear();
         for (int r = 0; r < x.count; r++) {
@@ -74,9 +76,13 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
     };
     // Copies first: who the expert is takes as long to hear.
     if (!shares) fill(Staged(staged, units * U::SPAN, 1), 0);
-    const int expert = ids[pair];
-    if (!is_live(rows, pair / k)) return;
+    const int expert = load_input(ids + pair);
+    if (!is_live_token(rows, pair / k)) {
+        wait.now();
+        return;
+    }
     if (u32(expert) >= u32(experts)) {
+        wait.now();
         if (blockIdx.y == 0 && threadIdx.x == 0) raise(fault, FAULT_EXPERT, op, u64(pair), expert, experts);
         return;
     }
@@ -119,6 +125,7 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
         in_flight<FLIGHT>(total, items, load, use, [&] {
             float* sums = room + turn * warps * ROWS * TILE;
             tile_sums.put(sums);
+            wait.now();
             for (u32 i = threadIdx.x; i < u32(n * TILE); i += blockDim.x) {
                 const int row = tile * TILE + int(i % TILE), r = i / TILE;
                 if (row >= inner) continue;

@@ -4,7 +4,8 @@
 //   y_i[t, h, j] = w_i[h, j] · x[t, h]      TYPE, ROWS as in gemv_int.cu; WHOLE: 1 if rows of float weights are whole 16-byte pieces
 //
 // Grid and block as in gemv_int.cu; no dynamic shared memory: activations are read where they lie, and come from the nearest cache
-// for all weight rows but the first. Weights are requested before the wait. Every product is one fused multiply-add, in the order
+// for all weight rows but the first. Weights are requested before the wait. `early`: the kernel before does not write `x`, so that only
+// results wait for it; `x` lies in whole 16-byte pieces then, and does not come through L1. Every product is one fused multiply-add, in the order
 // of gemv.cuh. Rows of floats that are not whole 16-byte pieces are read one element at a time.
 //
 // variants: TYPE = F32 F16 BF16; ROWS = 1 2 4 8; WHOLE = 0 1
@@ -67,14 +68,20 @@ template <> struct Unit<F32, false> : Single<F32> {};
 template <> struct Unit<F16, false> : Single<F16> {};
 template <> struct Unit<BF16, false> : Single<BF16> {};
 
+// Four elements that may be read before the wait.
+__device__ __forceinline__ float4 settled_four(const float* x) {
+    const uint4 v = load16(x);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+}
+
 // acc += w · x, N elements in order.
-template <int N> __device__ __forceinline__ void multiply(float& acc, const float* w, const float* x, bool aligned) {
+template <int N> __device__ __forceinline__ void multiply(float& acc, const float* w, const float* x, bool aligned, bool early) {
     if constexpr (N == 1) {
         acc = fmaf(w[0], x[0], acc);
     } else {
 #pragma unroll
         for (int i = 0; i < N; i += 4) {
-            float4 v = four(x + i, aligned);
+            float4 v = early ? settled_four(x + i) : four(x + i, aligned);
             acc = fmaf(w[i], v.x, acc);
             acc = fmaf(w[i + 1], v.y, acc);
             acc = fmaf(w[i + 2], v.z, acc);
@@ -86,7 +93,7 @@ template <int N> __device__ __forceinline__ void multiply(float& acc, const floa
 typedef Unit<TYPE, WHOLE> U;
 
 KERNEL(512)
-gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int lanes_log, const u8* w0, const u8* w1, const u8* w2,
+gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int early, int lanes_log, const u8* w0, const u8* w1, const u8* w2,
            const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
     __shared__ float room[GEMV_THREADS / WARP * ROWS];
     const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
@@ -105,9 +112,9 @@ gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int lanes_lo
         }
     };
     fetch();
-    pdl_wait();
-    pdl_go();
-    // Row 0 is computed, live or not: see q8.cu.
+    LateWait wait;
+    if (!early) wait.now();
+    // Row 0 is computed, live or not: see q8.cu. (What is early has no other pass.)
     if (first > 0 && !is_live(rows, first)) return;
     x += u64(first) * x_row + u64(blockIdx.z) * x_head;
     const bool aligned = is_aligned16(x) && x_row % 4 == 0;
@@ -122,7 +129,7 @@ gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int lanes_lo
             U::expand(w, raw[f], i);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                if (r < count) multiply<U::N>(acc[r], w, x + u64(r) * x_row + u64(i) * U::N, aligned);
+                if (r < count) multiply<U::N>(acc[r], w, x + u64(r) * x_row + u64(i) * U::N, aligned, early);
             }
         }
         GemvRow done = row;
@@ -135,8 +142,11 @@ gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int lanes_lo
         fetch();
         if (!is_end) continue;
         gemv_sum(acc, lanes, room);
+        wait.now();
         gemv_store(acc, done, lane, first, count);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) acc[r] = 0.0f;
     }
+    // A block without rows.
+    wait.now();
 }

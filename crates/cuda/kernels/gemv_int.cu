@@ -9,7 +9,7 @@
 // Shared memory: the warps' sums, twice; their units on the way, unless in registers; the activations (staged.cuh).
 //
 // Each warp requests the units that it begins with, and waits only then for the kernel before; from then on FLIGHT units are on
-// their way, across tiles. A row's bits do not depend on ROWS, grid or block; `ways` follows from the weights' shape and type.
+// their way, across tiles. `early`: that kernel does not write the rounded activations, so that only results wait for it. A row's bits do not depend on ROWS, grid or block; `ways` follows from the weights' shape and type.
 //
 // variants: TYPE = Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4; ROWS = 1 4 8 16
 // prefetches: gemv_int
@@ -26,7 +26,7 @@ constexpr int THREADS = ROWS <= 4 ? 256 : 512;
 constexpr int RESIDENT = ROWS > 4 ? 1 : U::SLOT > 0 && ROWS == 1 ? 3 : 2;
 
 KERNEL(THREADS, RESIDENT)
-gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways_log, int turns, const u8* w0,
+gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const float* d, const float* s, int k, int ways_log, int turns, int early, const u8* w0,
          const u8* w1, const u8* w2, const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
     SHARED(float, room);
     const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
@@ -58,9 +58,9 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     const int total = turns * items;
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++) load(f, f < total);
-    pdl_wait();
-    pdl_go();
-    // Row 0 is computed, live or not: see q8.cu.
+    LateWait wait;
+    if (!early) wait.now();
+    // Row 0 is computed, live or not: see q8.cu. (What is early has no other pass.)
     if (!is_computed(rows, first)) return;
 
     const Staged activations(staged, units * U::SPAN, count);
@@ -82,7 +82,10 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const u8* q, const fl
     in_flight<FLIGHT>(total, items, load, use, [&] {
         float* const at = room + turn * warps * ROWS * TILE;
         sums.put(at);
+        wait.now();
         gemv_tile_store<ROWS>(at, targets, v, at_once, ways, first, count);
         v += stride, turn ^= 1;
     });
+    // A block without tiles.
+    wait.now();
 }

@@ -9,6 +9,7 @@
 // variants: TYPE = IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4
 // prefetches: route_logits
 #include "common.cuh"
+#include "paged.cuh"
 #include "pieces.cuh"
 
 // Weights `i..i + 4` of row `row`, 0 beyond its end. `i` is a multiple of 4.
@@ -34,6 +35,21 @@ __device__ __forceinline__ int live_tokens(const Rows& rows) {
     return rows.live ? min(*rows.live, rows.capacity) : rows.capacity;
 }
 
+// Four activations as `inputs4` has them, but not through L1: they may be read before the wait.
+__device__ __forceinline__ float4 settled4(const float* row, int i, int n) {
+    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (i >= n) return x;
+    if (n % 4 == 0) {
+        const uint4 v = load16(row + i);
+        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+    }
+    x.x = __uint_as_float(load4(row + i));
+    if (i + 1 < n) x.y = __uint_as_float(load4(row + i + 1));
+    if (i + 2 < n) x.z = __uint_as_float(load4(row + i + 2));
+    if (i + 3 < n) x.w = __uint_as_float(load4(row + i + 3));
+    return x;
+}
+
 // ---- logits ----------------------------------------------------------------------------------------------------------------------
 
 // Inputs that one warp multiplies: six loads of 16 bytes a lane for each expert. Host: program/moe.rs.
@@ -44,8 +60,8 @@ constexpr int ROWS_AT_ONCE = 2;
 constexpr int WARPS = 8;
 
 // Decode: `parts[row, slice, expert]`. Grid (experts / 16, D / SLICE): 16 × 8 blocks for 256 experts of 6144 inputs, each weight in
-// a register from before the wait on. A lane sums its 24 products in order, the warp by a butterfly.
-KERNEL(256) route_logits(const u8* weight, const float* x, float* parts, int experts, int d, Rows rows) {
+// a register from before the wait on. `early`: the kernel before does not write `x`, so that only results wait for it. A lane sums its 24 products in order, the warp by a butterfly.
+KERNEL(256) route_logits(const u8* weight, const float* x, float* parts, int experts, int d, int early, Rows rows) {
     const int lane = threadIdx.x % WARP, first = (blockIdx.x * WARPS + threadIdx.x / WARP) * EXPERTS_A_WARP;
     const int start = blockIdx.y * SLICE + lane * 4;
     float4 w[EXPERTS_A_WARP][STEPS];
@@ -57,17 +73,17 @@ KERNEL(256) route_logits(const u8* weight, const float* x, float* parts, int exp
             w[e][s] = router4<TYPE>(weight, experts, min(first + e, experts - 1), start + s * 4 * WARP, d);
         }
     }
-    pdl_wait();
-    pdl_go();
+    LateWait wait;
+    if (!early) wait.now();
     // Row 0 is computed, live or not, and does not wait to hear how many are.
-    const int live = live_tokens(rows);
+    const int live = rows.live ? min(load_input(rows.live), rows.capacity) : rows.capacity;
     for (int first_row = 0; first_row == 0 || first_row < live; first_row += ROWS_AT_ONCE) {
         float4 v[ROWS_AT_ONCE][STEPS];
 #pragma unroll
         for (int r = 0; r < ROWS_AT_ONCE; r++) {
             if (first_row + r >= rows.capacity) break;
 #pragma unroll
-            for (int s = 0; s < STEPS; s++) v[r][s] = inputs4(x + u64(first_row + r) * d, start + s * 4 * WARP, d);
+            for (int s = 0; s < STEPS; s++) v[r][s] = settled4(x + u64(first_row + r) * d, start + s * 4 * WARP, d);
         }
 #pragma unroll
         for (int r = 0; r < ROWS_AT_ONCE; r++) {
@@ -78,6 +94,7 @@ KERNEL(256) route_logits(const u8* weight, const float* x, float* parts, int exp
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) sum = dot4(w[e][s], v[r][s], sum);
                 sum = warp_sum(sum);
+                wait.now();
                 if (lane == 0 && first + e < experts) parts[(u64(first_row + r) * gridDim.y + blockIdx.y) * experts + first + e] = sum;
             }
         }

@@ -70,6 +70,20 @@ __device__ __forceinline__ void pdl_wait() {
 // the wait, and the number, on its way from the counter, is looked at only when the block leaves.
 __device__ u64* glim_stamps;
 
+__device__ __forceinline__ void enter_stamps(u64* stamps, u64& begin, u32& number) {
+    if (threadIdx.x == 0) {
+        begin = nanoseconds();
+        number = atomicAdd(reinterpret_cast<u32*>(stamps), 1u);
+    }
+}
+__device__ __forceinline__ void leave_stamps(u64* stamps, u64 begin, u32 number) {
+    if (threadIdx.x == 0) {
+        u64* place = stamps + 1 + 2 * u64(number);
+        place[0] = begin;
+        place[1] = nanoseconds();
+    }
+}
+
 struct StampGuard {
     u64* stamps;
     u64 begin;
@@ -77,18 +91,9 @@ struct StampGuard {
 
     __device__ __forceinline__ StampGuard() : stamps(glim_stamps), begin(0), number(0) {
         pdl_wait();
-        if (threadIdx.x == 0) {
-            begin = nanoseconds();
-            number = atomicAdd(reinterpret_cast<u32*>(stamps), 1u);
-        }
+        enter_stamps(stamps, begin, number);
     }
-    __device__ __forceinline__ ~StampGuard() {
-        if (threadIdx.x == 0) {
-            u64* place = stamps + 1 + 2 * u64(number);
-            place[0] = begin;
-            place[1] = nanoseconds();
-        }
-    }
+    __device__ __forceinline__ ~StampGuard() { leave_stamps(stamps, begin, number); }
 };
 
 // In the body of a kernel: the guard goes when the kernel is left.
@@ -103,6 +108,32 @@ __device__ __forceinline__ void pdl_go() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// The wait of a kernel that may compute before it, and must not write: where all it reads was complete when the kernel before it
+// started (`before` in program/mod.rs). What it reads then must not come through L1 (paged.cuh).
+//
+// In the body of a kernel; every thread calls `now` before its first write and before it leaves.
+struct LateWait {
+    bool is_over = false;
+
+#ifdef GLIM_STAMPS
+    u64* stamps = glim_stamps;
+    u64 begin = 0;
+    u32 number = 0;
+
+    __device__ __forceinline__ ~LateWait() { leave_stamps(stamps, begin, number); }
+#endif
+
+    __device__ __forceinline__ void now() {
+        if (is_over) return;
+        is_over = true;
+        (pdl_wait)();
+#ifdef GLIM_STAMPS
+        enter_stamps(stamps, begin, number);
+#endif
+        pdl_go();
+    }
+};
 
 // ---- 16-bit floats ---------------------------------------------------------------------------------------------------------
 

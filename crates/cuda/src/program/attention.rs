@@ -1,9 +1,9 @@
 //! The indexer and latent attention: shapes of grids and shared memory; `kernels/{index,index_row,select,mla}.cu` say what they
 //! compute.
 
-use glim_plan::{BufferId, Op, Paging};
+use glim_plan::{Op, Paging};
 
-use super::{Arg, Builder, grid, int};
+use super::{Arg, Builder, grid, int, writes};
 use crate::kernels::Kernel;
 
 /// Bytes of an element of everything here.
@@ -71,13 +71,6 @@ fn vec(sizes: &[usize]) -> &'static str {
         true => "4",
         false => "1",
     }
-}
-
-/// Whether `op` writes any part of `id`.
-fn writes(op: &Op, id: BufferId) -> bool {
-    let access = op.access();
-    let mut written = access.writes.iter().chain(&access.updates);
-    written.any(|w| *w == id) || access.appends.contains(&id)
 }
 
 pub(super) fn index_score(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {

@@ -113,7 +113,7 @@ pub(super) fn linear(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let products = weights.iter().zip(outs);
     let products: Result<Vec<Product>, String> =
         products.map(|(w, out)| product(b, *w, *out)).collect();
-    multiply(b, input, &products?, *precision)
+    multiply(b, op, input, &products?, *precision)
 }
 
 pub(super) fn lm_head(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
@@ -122,7 +122,7 @@ pub(super) fn lm_head(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     };
     let input = whole_rows(b, *x);
     let product = product(b, *weight, *out)?;
-    multiply(b, input, &[product], Precision::Fast)
+    multiply(b, op, input, &[product], Precision::Fast)
 }
 
 pub(super) fn head_project(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
@@ -134,7 +134,7 @@ pub(super) fn head_project(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         m: b.axis(*weight, 1),
         ..product(b, *weight, *out)?
     };
-    multiply(b, input, &[product], Precision::Fast)
+    multiply(b, op, input, &[product], Precision::Fast)
 }
 
 /// Columns of each head.
@@ -173,29 +173,35 @@ fn product(b: &Builder<'_>, weight: BufferId, out: BufferId) -> Result<Product, 
     })
 }
 
-/// Adds the launches of products that share an input.
+/// Adds the launches of an operation's products, which share an input.
 fn multiply(
     b: &mut Builder<'_>,
+    op: &Op,
     input: Input,
     products: &[Product],
     precision: Precision,
 ) -> Result<(), String> {
     let fast = b.math() == Math::Fast && precision == Precision::Fast;
     let is_integer = |p: &Product| fast && p.ty.block_elems() > 1;
+    let known = rounded(b, input);
     let rounded = match products.iter().any(is_integer) {
-        true if is_short(input) => rounded(b, input),
+        true if known.is_some() || is_short(input) => known,
         true => Some(round(b, input)?),
         false => None,
     };
+    // Behind an operation that leaves the input alone, or behind a product of it; not behind its rounding.
+    let is_rounding = rounded.is_some() && known.is_none();
+    let mut early = !is_rounding && b.is_settled(op, input.buffer);
     let mut left: Vec<Product> = products.to_vec();
     while let Some(first) = left.first().copied() {
         let same: Vec<Product> = left.iter().copied().filter(|p| p.ty == first.ty).collect();
         left.retain(|p| p.ty != first.ty);
         for group in same.chunks(WEIGHTS) {
             match is_integer(&first) {
-                true => gemv_int(b, input, rounded, group)?,
-                false => gemv_float(b, input, group)?,
+                true => gemv_int(b, input, rounded, early, group)?,
+                false => gemv_float(b, input, early, group)?,
             }
+            early = true;
         }
     }
     Ok(())
@@ -213,10 +219,14 @@ fn gemv_int(
     b: &mut Builder<'_>,
     input: Input,
     rounded: Option<Rounded>,
+    early: bool,
     products: &[Product],
 ) -> Result<(), String> {
     let ty = products[0].ty;
     let tiles = Tiles::new(b, input, products)?;
+    // Whole units are copied past L1, and other passes have to hear whether their rows are live.
+    let is_whole = input.k.is_multiple_of(span(ty));
+    let early = early && rounded.is_some() && is_whole && tiles.grid[1] == 1;
     let mut args = input_args(input)?;
     if rounded.is_some() {
         args[1] = Arg::Null;
@@ -226,6 +236,7 @@ fn gemv_int(
     args.extend(k);
     args.push(Arg::U32(tiles.ways.trailing_zeros()));
     args.push(Arg::I32(int(tiles.turns)?));
+    args.push(Arg::I32(i32::from(early)));
     args.extend(targets(products)?);
     let rows = tiles.rows.to_string();
     let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
@@ -234,7 +245,12 @@ fn gemv_int(
     Ok(())
 }
 
-fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result<(), String> {
+fn gemv_float(
+    b: &mut Builder<'_>,
+    input: Input,
+    early: bool,
+    products: &[Product],
+) -> Result<(), String> {
     let ty = products[0].ty;
     let is_quantised = ty.block_elems() > 1;
     let is_whole = is_quantised || (input.k * ty.block_bytes()).is_multiple_of(16);
@@ -245,7 +261,11 @@ fn gemv_float(b: &mut Builder<'_>, input: Input, products: &[Product]) -> Result
         (false, false) => (1, &[1, 2, 4, 8]),
     };
     let shape = Shape::new(b, input, products, unit, passes)?;
-    let args = input_args(input)?;
+    let in_fours = [input.offset / size_of::<f32>(), input.row, input.head, unit];
+    let in_fours = in_fours.iter().all(|n| n.is_multiple_of(4));
+    let early = early && in_fours && shape.grid[1] == 1;
+    let mut args = input_args(input)?;
+    args.push(Arg::I32(i32::from(early)));
     let rows = shape.rows.to_string();
     let defines = [
         ("TYPE", ty.name()),

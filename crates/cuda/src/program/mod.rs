@@ -294,6 +294,11 @@ impl<'a> Builder<'a> {
         (is_first && self.work_before > 0 && before.collective().is_none()).then_some(before)
     }
 
+    /// Whether a kernel of `op`, its first, may read `x` before its wait: the operation before does not write it.
+    pub(crate) fn is_settled(&self, op: &Op, x: BufferId) -> bool {
+        self.before(op).is_some_and(|before| !writes(before, x))
+    }
+
     pub(crate) fn plan(&self) -> &'a Plan {
         self.plan
     }
@@ -364,4 +369,11 @@ pub(crate) fn int(value: usize) -> Result<i32, String> {
 /// As [`int`], for grids.
 pub(crate) fn grid(value: usize) -> Result<u32, String> {
     u32::try_from(value).map_err(|_| format!("a grid of {value} blocks is beyond 2^32"))
+}
+
+/// Whether `op` writes any part of `id`.
+pub(crate) fn writes(op: &Op, id: BufferId) -> bool {
+    let access = op.access();
+    let mut written = access.writes.iter().chain(&access.updates);
+    written.any(|w| *w == id) || access.appends.contains(&id)
 }

@@ -3,7 +3,7 @@
 use glim_plan::{BufferId, GgmlType, Op, Scoring};
 
 use super::linear;
-use super::rounded::{Rounded, round};
+use super::rounded::{Rounded, round, rounded};
 use super::{Arg, Builder, gemm, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
@@ -48,6 +48,8 @@ pub(super) fn route(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
             ("route_logits_tiled", blocks, 128)
         }
     };
+    let early = b.is_settled(op, *x);
+    let early = b.is_decode().then_some(Arg::I32(i32::from(early)));
     b.launch(
         Kernel::new("route", entry, &[("TYPE", w.ty.name())]),
         [grid(blocks[0])?, grid(blocks[1])?, 1],
@@ -59,8 +61,11 @@ pub(super) fn route(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
             Arg::Scratch(parts),
             Arg::I32(int(experts)?),
             Arg::I32(int(d)?),
-            Arg::Rows(*x),
-        ],
+        ]
+        .into_iter()
+        .chain(early)
+        .chain([Arg::Rows(*x)])
+        .collect(),
     );
     // Scores, choices and keys of the experts, keys of the groups, a bit for each chosen expert, the chosen scores.
     let words = 3 * experts.next_multiple_of(4)
@@ -149,7 +154,7 @@ pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     }
     let pairs = b.rows(*ids) * b.last(*ids);
     let hidden = b.scratch(pairs * b.axis(*gate, 1) * size_of::<f32>());
-    gate_and_up(b, &e, hidden)?;
+    gate_and_up(b, op, &e, hidden)?;
     match is_rounded(b, b.weight(e.down)?.ty) {
         true => down_rounded(b, &e, hidden),
         false => down_float(b, &e, hidden),
@@ -178,14 +183,18 @@ fn row_bytes(k: usize) -> usize {
 }
 
 /// Adds the launches that leave `silu(gate x) ⊙ up x` of every pair at `hidden`.
-fn gate_and_up(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), String> {
+fn gate_and_up(b: &mut Builder<'_>, op: &Op, e: &Experts, hidden: usize) -> Result<(), String> {
     let types = [e.gate, e.up].map(|w| b.weight(w).map(|w| w.ty));
     let [gate, up] = types;
     let (gate, up) = (gate?, up?);
     if is_rounded(b, gate) || is_rounded(b, up) {
-        let rounded = round(b, linear::whole_rows(b, e.x))?;
+        let input = linear::whole_rows(b, e.x);
+        // Behind an operation that leaves all that is read alone; not behind the rounding.
+        let is_known = rounded(b, input).is_some();
+        let early = is_known && b.is_settled(op, e.x) && b.is_settled(op, e.ids);
+        let rounded = round(b, input)?;
         return match gate == up {
-            true => hidden_rounded(b, e, &[e.gate, e.up], rounded, hidden),
+            true => hidden_rounded(b, e, &[e.gate, e.up], (rounded, early), hidden),
             false => {
                 half(b, e, e.gate, rounded, hidden)?;
                 half(b, e, e.up, rounded, hidden)
@@ -210,17 +219,17 @@ fn half(
     hidden: usize,
 ) -> Result<(), String> {
     match is_rounded(b, b.weight(weight)?.ty) {
-        true => hidden_rounded(b, e, &[weight], rounded, hidden),
+        true => hidden_rounded(b, e, &[weight], (rounded, false), hidden),
         false => hidden_float(b, e, &[weight], hidden),
     }
 }
 
-/// Gate and up with activations of 8 bits, or one of the two.
+/// Gate and up with activations of 8 bits, or one of the two; `early`, if they may be read before the first kernel's wait.
 fn hidden_rounded(
     b: &mut Builder<'_>,
     e: &Experts,
     weights: &[BufferId],
-    rounded: Rounded,
+    (rounded, early): (Rounded, bool),
     hidden: usize,
 ) -> Result<(), String> {
     let (experts, inner, d) = (b.axis(e.gate, 0), b.axis(e.gate, 1), b.last(e.gate));
@@ -258,7 +267,9 @@ fn hidden_rounded(
     for size in [experts, d, inner, k, turns] {
         args.push(Arg::I32(int(size)?));
     }
-    args.push(Arg::I32(i32::from(shares)));
+    // Whole units are copied past L1.
+    let early = early && !shares && d.is_multiple_of(span);
+    args.extend([shares, early].map(|flag| Arg::I32(i32::from(flag))));
     args.extend([Arg::Rows(e.ids), Arg::Fault, Arg::OpIndex]);
     let size = [grid(pairs)?, grid(tiles.div_ceil(turns))?, 1];
     b.launch(kernel, size, grid(32 * warps)?, shared, args);

@@ -6,38 +6,45 @@ use super::Emitter;
 use crate::arch::EmitError;
 use crate::catalogue::Role;
 
-/// `down(silu(gate x) ⊙ up x)`, of a rank its addend.
-pub(crate) fn swiglu(
+/// `gate x` and `up x`.
+fn gate_and_up(
     e: &mut Emitter<'_>,
     x: BufferId,
-    [gate, up, down]: [Role; 3],
-) -> Result<BufferId, EmitError> {
+    [gate, up]: [Role; 2],
+) -> Result<[BufferId; 2], EmitError> {
     let inner = e.local(gate, 0)?;
     let outs = e.linear(x, &[(gate, &[inner]), (up, &[inner])], Precision::Fast)?;
+    Ok([outs[0], outs[1]])
+}
+
+/// `down(silu(gate) ⊙ up)`, of a rank its addend.
+fn swiglu_and_down(
+    e: &mut Emitter<'_>,
+    [gate, up]: [BufferId; 2],
+    down: Role,
+) -> Result<BufferId, EmitError> {
+    let inner = e.local(down, 1)?;
     let what = down
         .gguf_suffix()
         .trim_end_matches(".weight")
         .replace("down", "swiglu");
     let out = e.temp(&format!("{what}.out"), &[inner]);
-    e.op(
-        &what,
-        Op::SwiGlu {
-            gate: outs[0],
-            up: outs[1],
-            out,
-        },
-    );
+    e.op(&what, Op::SwiGlu { gate, up, out });
     let hidden = e.config().hidden_size;
     e.linear1(out, down, &[hidden])
 }
 
 /// The dense MLP.
 pub(crate) fn dense(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitError> {
-    swiglu(e, x, [Role::FfnGate, Role::FfnUp, Role::FfnDown])
+    let both = gate_and_up(e, x, [Role::FfnGate, Role::FfnUp])?;
+    swiglu_and_down(e, both, Role::FfnDown)
 }
 
 /// Routed experts, weighted, plus the shared expert, which is neither gated nor scaled. The router is whole on each rank, and
 /// sees the same bits on each; a rank's addends of both kinds of experts are summed before they meet the others'.
+///
+/// The shared expert's operations stand between those that wait for the router, and before the routed experts: neither needs the other,
+/// and on a GPU neighbours that do not can overlap.
 pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitError> {
     let c = e.config().clone();
     let m = &c.moe;
@@ -49,6 +56,11 @@ pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitErro
         norm: m.norm_topk_prob,
         scale: m.routed_scaling_factor,
     };
+    let shared = match m.n_shared_experts {
+        0 => None,
+        _ => Some(gate_and_up(e, x, [Role::FfnGateShexp, Role::FfnUpShexp])?),
+    };
+
     let weight = e.weight(Role::FfnGateInp)?;
     let bias = match m.scoring {
         Scoring::Sigmoid => Some(e.weight(Role::ExpProbsB)?),
@@ -68,6 +80,9 @@ pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitErro
         },
     );
 
+    let shared = shared.map(|both| swiglu_and_down(e, both, Role::FfnDownShexp));
+    let shared = shared.transpose()?;
+
     let (gate, up) = (e.weight(Role::FfnGateExps)?, e.weight(Role::FfnUpExps)?);
     let down = e.weight(Role::FfnDownExps)?;
     let routed = e.temp("experts.out", &[c.hidden_size]);
@@ -84,13 +99,8 @@ pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitErro
         },
     );
 
-    if m.n_shared_experts == 0 {
-        return Ok(routed);
+    match shared {
+        Some(shared) => Ok(e.add("ffn_moe", routed, shared)),
+        None => Ok(routed),
     }
-    let shared = swiglu(
-        e,
-        x,
-        [Role::FfnGateShexp, Role::FfnUpShexp, Role::FfnDownShexp],
-    )?;
-    Ok(e.add("ffn_moe", routed, shared))
 }
