@@ -372,7 +372,9 @@ impl Backend for Bent {
                     parts.iter_mut().for_each(self.bend)
                 }
                 Op::Fused { parts, .. } => {
-                    part.map(|part| (self.bend)(&mut parts[part]));
+                    if let Some(part) = part {
+                        (self.bend)(&mut parts[part]);
+                    }
                 }
                 op if part.is_some() => (self.bend)(op),
                 _ => {}

@@ -205,7 +205,6 @@ mod backend {
                 cache: cache(),
                 // What is measured alone has no context of its own.
                 random_caches: ranks.lone.is_some(),
-                ..CudaOptions::default()
             };
             Ok(Box::new(CudaBackend::new(options).map_err(failed)?))
         };

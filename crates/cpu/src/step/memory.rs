@@ -124,8 +124,11 @@ impl<'a> Memory<'a> {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
 
-    use glim_plan::{CacheGeometry, Plan, PlanBuilder, StepInputs, StepKind, arrange};
+    use glim_plan::{
+        CacheGeometry, Plan, PlanBuilder, ResultLayout, StepInputs, StepKind, arrange,
+    };
 
     use super::*;
 
@@ -141,6 +144,7 @@ mod tests {
         let prepared = Prepared {
             arrangement: arrange(&plan),
             inputs: StepInputs::new(&plan),
+            results: Arc::new(ResultLayout::of(&plan)),
             bound: Vec::new(),
             starts: vec![Some(0), Some(start)],
             selects: Vec::new(),

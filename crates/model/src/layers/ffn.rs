@@ -6,45 +6,41 @@ use super::Emitter;
 use crate::arch::EmitError;
 use crate::catalogue::Role;
 
-/// `gate x` and `up x`.
-fn gate_and_up(
+/// `silu(gate x) ⊙ up x`, on the way to `down`.
+fn swiglu(
     e: &mut Emitter<'_>,
     x: BufferId,
-    [gate, up]: [Role; 2],
-) -> Result<[BufferId; 2], EmitError> {
+    [gate, up, down]: [Role; 3],
+) -> Result<BufferId, EmitError> {
     let inner = e.local(gate, 0)?;
     let outs = e.linear(x, &[(gate, &[inner]), (up, &[inner])], Precision::Fast)?;
-    Ok([outs[0], outs[1]])
-}
-
-/// `down(silu(gate) ⊙ up)`, of a rank its addend.
-fn swiglu_and_down(
-    e: &mut Emitter<'_>,
-    [gate, up]: [BufferId; 2],
-    down: Role,
-) -> Result<BufferId, EmitError> {
-    let inner = e.local(down, 1)?;
     let what = down
         .gguf_suffix()
         .trim_end_matches(".weight")
         .replace("down", "swiglu");
     let out = e.temp(&format!("{what}.out"), &[inner]);
-    e.op(&what, Op::SwiGlu { gate, up, out });
-    let hidden = e.config().hidden_size;
-    e.linear1(out, down, &[hidden])
+    e.op(
+        &what,
+        Op::SwiGlu {
+            gate: outs[0],
+            up: outs[1],
+            out,
+        },
+    );
+    Ok(out)
 }
 
-/// The dense MLP.
+/// The dense MLP, of a rank its addend.
 pub(crate) fn dense(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitError> {
-    let both = gate_and_up(e, x, [Role::FfnGate, Role::FfnUp])?;
-    swiglu_and_down(e, both, Role::FfnDown)
+    let inner = swiglu(e, x, [Role::FfnGate, Role::FfnUp, Role::FfnDown])?;
+    e.linear1(inner, Role::FfnDown, &[e.config().hidden_size])
 }
 
 /// Routed experts, weighted, plus the shared expert, which is neither gated nor scaled. The router is whole on each rank, and
 /// sees the same bits on each; a rank's addends of both kinds of experts are summed before they meet the others'.
 ///
-/// The shared expert's operations stand between those that wait for the router, and before the routed experts: neither needs the other,
-/// and on a GPU neighbours that do not can overlap.
+/// The shared expert's operations stand around the router, and before the routed experts: neither needs the other, and on a GPU
+/// neighbours that do not can overlap.
 pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitError> {
     let c = e.config().clone();
     let m = &c.moe;
@@ -58,7 +54,11 @@ pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitErro
     };
     let shared = match m.n_shared_experts {
         0 => None,
-        _ => Some(gate_and_up(e, x, [Role::FfnGateShexp, Role::FfnUpShexp])?),
+        _ => Some(swiglu(
+            e,
+            x,
+            [Role::FfnGateShexp, Role::FfnUpShexp, Role::FfnDownShexp],
+        )?),
     };
 
     let weight = e.weight(Role::FfnGateInp)?;
@@ -80,7 +80,7 @@ pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitErro
         },
     );
 
-    let shared = shared.map(|both| swiglu_and_down(e, both, Role::FfnDownShexp));
+    let shared = shared.map(|inner| e.linear1(inner, Role::FfnDownShexp, &[c.hidden_size]));
     let shared = shared.transpose()?;
 
     let (gate, up) = (e.weight(Role::FfnGateExps)?, e.weight(Role::FfnUpExps)?);
