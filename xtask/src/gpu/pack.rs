@@ -42,7 +42,7 @@ pub(crate) fn pack(root: &Path, args: &PackArgs) -> Result<()> {
         }
     }
     // Without its built-in model, which lies among the assets there.
-    let mut arguments = vec!["-p", "glim", "--no-default-features"];
+    let mut arguments = vec!["-p", "glim", "--no-default-features", "--features", "cuda"];
     if args.release {
         arguments.push("--release");
     }

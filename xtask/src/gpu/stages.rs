@@ -1,6 +1,6 @@
 //! The stages of `gpu run`, in their order: what is most likely to show a fault first comes first, what is measured last.
 //!
-//! A step that reaches its limit is ended: it hangs, or (the whole parity table on an H200) takes longer.
+//! A step that reaches its limit is ended.
 
 /// A set of steps with one result.
 pub(super) struct Stage {
@@ -80,14 +80,18 @@ pub(super) const STAGES: &[Stage] = &[
             step("residence", "test-glim-cuda-residence", &["--ignored"], 60),
             step("stamps", "test-glim-cuda-stamps", &["--ignored"], 60),
             step("nccl", "test-glim-cuda-nccl", &["--ignored"], 60),
-            // Ranks share the GPU and wait for each other: one test at a time.
-            step(
-                "ranks",
-                "test-glim-cuda-ranks",
-                &["--ignored", "--test-threads=1"],
-                120,
-            ),
         ],
+    },
+    Stage {
+        name: "ranks",
+        order: Order::OneByOne,
+        // Ranks share the GPU and wait for each other: one test at a time, and no other process that takes turns with them.
+        steps: &[step(
+            "ranks",
+            "test-glim-cuda-ranks",
+            &["--ignored", "--test-threads=1"],
+            120,
+        )],
     },
     Stage {
         name: "poison",

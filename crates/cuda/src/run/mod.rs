@@ -283,9 +283,13 @@ impl CudaBackend {
                 true => Some(capture(&launches, &self.runner.stream)?),
                 false => None,
             };
+            // Now, and not at its first launch, when another rank's kernel may wait for it.
+            if let Some(graph) = &graph {
+                graph.upload(&self.runner.stream)?;
+            }
             self.steps[index].made = Some(Made { launches, graph });
         }
-        Ok(())
+        self.runner.stream.synchronise()
     }
 
     /// Whether steps run as captured graphs.
