@@ -14,7 +14,12 @@ KERNEL(64) angles(const int* positions, float2* out, int pairs, float theta, Row
     const float frequency = 1.0f / float(pow(double(theta), double(exponent)));
     pdl_wait();
     pdl_go();
-    if (i >= pairs || !is_live(rows, r)) return;
+    if (i >= pairs) return;
+    if (!is_live(rows, r)) {
+        // `norms` asks for the angle before it has heard whether the row is live.
+        out[u64(r) * pairs + i] = make_float2(1.0f, 0.0f);
+        return;
+    }
     const double angle = double(float(positions[r]) * frequency);
     out[u64(r) * pairs + i] = make_float2(float(cos(angle)), float(sin(angle)));
 }

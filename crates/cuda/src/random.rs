@@ -96,7 +96,7 @@ mod tests {
             }
         }
         // Two planes: 32 bytes from byte 2 on, and 2 from byte 0 on.
-        let expected = [2 | 2 << 32, 0, 0, 32 << 32, 2, 0];
+        let expected = [2 | 2 << 32, 0, 0, 32 | 2 << 32, 0, 0];
         assert_eq!(fields(GgmlType::Q8_0), expected);
     }
 }
