@@ -92,6 +92,8 @@ impl Memory {
             scratch: at_least(scratch, gpu, needs.scratch, "scratch", |_| Ok(()))?,
             inputs: at_least(inputs, gpu, needs.inputs, "inputs", |_| Ok(()))?,
             fault: at_least(fault, gpu, faults::BYTES, "faults", |m| {
+                // All of it is copied back after each step, notes that nobody wrote too.
+                m.fill(0, stream)?;
                 faults::clear(m, stream)
             })?,
             slots: slots_for(slots, gpu, needs)?,
