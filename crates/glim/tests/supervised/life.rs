@@ -129,17 +129,17 @@ fn it_is_restarted_when_it_was_killed_and_when_a_step_is_stuck_and_drains_when_i
     manager.until("restarted again", is_active);
 
     // A stop in the middle of an answer lets it end.
-    set(&installed.slow(), "0.2");
+    set(&installed.slow(), "0.5");
+    let heard = manager.said.len();
+    let says = |m: &Manager, expected: &str| m.said[heard..].iter().any(|line| line == expected);
     let running = installed.ask(20);
-    manager.until("busy", |m| {
-        m.said
-            .iter()
-            .any(|line| line == "STATUS=serving: 1 request")
-    });
+    manager.until("busy", |m| says(m, "STATUS=serving: 1 request"));
     manager.stop();
+    manager.until("draining", |m| says(m, "STOPPING=1"));
+    assert_eq!(manager.outcomes.len(), 2, "it waits for the answer's end");
+    set(&installed.slow(), "0");
     manager.until("stopped", |m| m.state == State::Inactive);
     assert_eq!(manager.outcomes[2], Outcome::Exit(0));
-    assert!(manager.said.iter().any(|line| line == "STOPPING=1"));
     let answer = answer(running);
     assert!(
         answer.starts_with("HTTP/1.1 200") && answer.contains("\"completion_tokens\":20"),
@@ -168,14 +168,14 @@ fn a_model_that_is_bad_or_not_there_is_started_once() {
     }
 }
 
-/// The watchdog's interval is a fifth of the step's time: a busy service is not taken for a stuck one.
+/// The step takes twice the watchdog's interval and more: a busy service is not taken for a stuck one.
 #[test]
 fn a_step_that_takes_long_is_busy_and_not_stuck() {
-    a_long_step(10);
+    a_long_step(5);
 }
 
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "takes 20 seconds, and shows nothing that the one of five does not: for by hand"]
 fn a_step_of_twenty_seconds_is_busy_and_not_stuck() {
     a_long_step(20);
 }
@@ -185,10 +185,10 @@ fn a_long_step(seconds: u32) {
     let mut manager = installed.manager();
     manager.start();
     manager.until("ready", is_active);
-    set(&installed.slow(), &seconds.to_string());
+    set(&installed.slow(), "3600");
     let running = installed.ask(1);
     let heard = manager.said.len();
-    manager.during(Duration::from_secs(u64::from(seconds) - 2));
+    manager.during(Duration::from_secs(u64::from(seconds)));
     assert!(
         installed.health().starts_with("HTTP/1.1 200"),
         "{}",
