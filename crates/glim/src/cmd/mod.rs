@@ -11,7 +11,6 @@ pub(crate) mod inspect;
 pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod serve;
-#[cfg(target_os = "linux")]
 pub(crate) mod service;
 pub(crate) mod synth;
 pub(crate) mod tokenize;
