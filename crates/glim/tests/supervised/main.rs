@@ -1,10 +1,11 @@
-//! `glim serve` under a service manager: from install to stop, by the unit that `glim service install` writes.
+//! `glim serve` under a service manager, and the commands for it: from install to stop, by the unit that `glim service install` writes.
 //!
 //! The manager is one of the tests' own ([`manager`]): it reads the unit, and keeps to what systemd documents of the settings that
 //! matter here. What systemd itself thinks of the unit is tested in the crate `service`.
 #![cfg(all(target_os = "linux", debug_assertions))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod commands;
 mod life;
 mod locks;
 mod manager;
