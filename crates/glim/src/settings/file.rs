@@ -52,7 +52,7 @@ impl File {
 
     /// Refuses whatever is no option.
     pub(super) fn check_keys(&self, known: &[&str]) -> Result<(), Failure> {
-        for key in self.table.keys().filter(|key| *key != TABLE) {
+        if let Some(key) = self.table.keys().find(|key| *key != TABLE) {
             let failure = self.refused(key, "is no part of a configuration");
             return Err(match known.contains(&key.as_str()) {
                 true => failure.hint(format!("write it under [{TABLE}]")),
