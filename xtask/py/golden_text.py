@@ -17,6 +17,7 @@ import argparse
 import copy
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -221,9 +222,12 @@ def write(name, value, check):
     """Writes a golden, or compares it with what is there."""
     path = GOLDEN / name
     text = json.dumps(value, ensure_ascii=True, indent=1) + "\n"
+    # Ids on one line, and the visible mark of a cut as itself: half the size, and easier to read.
+    text = re.sub(r"\[\n\s*(-?\d+(?:,\s+-?\d+)*)\s+\]", lambda ids: "[" + "".join(ids[1].split()) + "]", text)
+    text = text.replace(json.dumps(CUT)[1:-1], CUT)
     if not check:
-        path.write_text(text)
-    elif not path.exists() or path.read_text() != text:
+        path.write_text(text, encoding="utf-8")
+    elif not path.exists() or path.read_text(encoding="utf-8") != text:
         sys.exit(f"{path} is not what this script writes")
     print(f"{path.name}: {len(text)} bytes")
 

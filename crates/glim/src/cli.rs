@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::cmd;
 use crate::exit::{Exit, Failure, table};
+use crate::settings::Setting;
 use crate::ui::{ColorChoice, Ui};
 
 const ABOUT: &str =
@@ -59,7 +60,13 @@ pub(crate) enum Command {
     /// Generate from a prompt, or chat in the terminal
     Run(cmd::run::RunArgs),
     /// Serve a model over HTTP: the OpenAI API, Anthropic's Messages, metrics, a page to chat
+    #[command(after_help = cmd::serve::EXAMPLES)]
     Serve(cmd::serve::ServeArgs),
+    /// Install serve as a systemd service, show it, or remove it
+    #[command(subcommand)]
+    Service(cmd::service::ServiceCommand),
+    /// Show the options that serve would run with, and where each comes from
+    Config(cmd::config::ConfigArgs),
     /// Show what a model file is: hyper-parameters, tensors, memory, oddities, plans
     Inspect(cmd::inspect::InspectArgs),
     /// Show the rendered prompt and the token ids of a text or a conversation
@@ -88,10 +95,12 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    pub(crate) fn run(self, ui: &Ui) -> Result<Exit, Failure> {
+    pub(crate) fn run(self, settings: &[Setting], ui: &Ui) -> Result<Exit, Failure> {
         match self {
             Command::Run(args) => cmd::run::run(args, ui),
             Command::Serve(args) => cmd::serve::run(args, ui),
+            Command::Service(command) => cmd::service::run(command, ui),
+            Command::Config(args) => cmd::config::run(&args, settings, ui),
             Command::Inspect(args) => cmd::inspect::run(&args, ui),
             Command::Tokenize(args) => cmd::tokenize::run(&args, ui),
             Command::Eval(args) => cmd::eval::run(&args, ui),

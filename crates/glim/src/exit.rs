@@ -146,9 +146,14 @@ impl Failure {
 
     /// Tells the user.
     pub(crate) fn report(&self, ui: &Ui) -> Exit {
+        self.report_in(ui.json)
+    }
+
+    /// The same where there is no [`Ui`] yet.
+    pub(crate) fn report_in(&self, json: bool) -> Exit {
         match self.exit {
             Exit::Ok => {}
-            _ if ui.json => tell_json(&self.to_json()),
+            _ if json => tell_json(&self.to_json()),
             _ => self.tell(),
         }
         self.exit
@@ -391,7 +396,7 @@ impl From<ServeError<Failure>> for Failure {
             ServeError::KvEvents(_) => {
                 Self::new(Exit::Config, message).hint("choose another --kv-events")
             }
-            ServeError::Panic => Self::new(Exit::Internal, message),
+            ServeError::Panic | ServeError::NoToken => Self::new(Exit::Internal, message),
         }
     }
 }

@@ -19,6 +19,8 @@ use crate::exit::{Exit, Failure};
 pub(crate) struct Found {
     pub(crate) ordinal: usize,
     pub(crate) name: String,
+    /// `domain:bus:device.function`: the same in every process, whatever it calls visible.
+    pub(crate) bus_id: String,
     /// Bytes of memory that nobody holds, and all.
     pub(crate) free: u64,
     pub(crate) memory: u64,
@@ -131,6 +133,7 @@ mod backend {
         let found = |gpu: glim_cuda::GpuInfo| Found {
             ordinal: gpu.facts.ordinal,
             name: gpu.facts.name,
+            bus_id: gpu.facts.bus_id,
             free: gpu.free_memory as u64,
             memory: gpu.facts.memory as u64,
         };

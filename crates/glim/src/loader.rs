@@ -21,6 +21,7 @@ use glim_text::{TextModel, TextOptions, from_gguf, from_hf};
 
 use crate::builtin;
 use crate::exit::{Exit, Failure};
+use crate::fault;
 use crate::gpu::{self, Backends, Gpus};
 use crate::placement::{LatentsChoice, Lone, Setup, usable};
 use crate::progress::{Progress, Unit};
@@ -445,7 +446,8 @@ pub(crate) fn backends(setup: &Setup) -> Result<Backends, Failure> {
             deadline: setup.deadline,
             lone: setup.lone.map(|lone| (lone.rank, world_size, lone.latency)),
         };
-        return gpu::backends(gpus, ranks);
+        let (backends, group) = gpu::backends(gpus, ranks)?;
+        return Ok((fault::around(backends), group));
     }
     let with = |options| -> Box<dyn Backend> { Box::new(CpuBackend::new(options)) };
     if let Some(Lone { rank, latency }) = setup.lone {
@@ -457,7 +459,8 @@ pub(crate) fn backends(setup: &Setup) -> Result<Backends, Failure> {
         return Ok((vec![with(options)], None));
     }
     if world_size == 1 {
-        return Ok((vec![with(setup.cpu.clone())], None));
+        let backends = vec![with(setup.cpu.clone())];
+        return Ok((fault::around(backends), None));
     }
     let group = RankGroup::new(world_size, setup.deadline);
     let backend = |rank| {
@@ -468,7 +471,7 @@ pub(crate) fn backends(setup: &Setup) -> Result<Backends, Failure> {
         })
     };
     let backends = (0..world_size).map(backend).collect();
-    Ok((backends, Some(Arc::new(group))))
+    Ok((fault::around(backends), Some(Arc::new(group))))
 }
 
 /// What an engine will allocate, in a line.

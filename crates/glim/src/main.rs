@@ -7,6 +7,7 @@ mod chat;
 mod cli;
 mod cmd;
 mod exit;
+mod fault;
 mod gpu;
 mod interrupt;
 mod kv_events;
@@ -18,6 +19,7 @@ mod placement;
 mod progress;
 mod prompt;
 mod session;
+mod settings;
 mod size;
 mod ui;
 mod units;
@@ -25,9 +27,8 @@ mod units;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::exit::Exit;
+use crate::settings::Refused;
 use crate::ui::Ui;
 
 fn main() -> ExitCode {
@@ -37,13 +38,16 @@ fn main() -> ExitCode {
         .take_while(|arg| arg != "--")
         .any(|arg| arg == OsStr::new("--json"));
     exit::install_panic_hook(wants_json);
-    let cli = match cli::Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return exit::report_clap(&error, wants_json).into(),
+    let parsed = match settings::parse() {
+        Ok(parsed) => parsed,
+        Err(Refused::CommandLine(error)) => return exit::report_clap(&error, wants_json).into(),
+        Err(Refused::Settings(failure)) => return failure.report_in(wants_json).into(),
     };
-    let ui = Ui::new(&cli.global);
-    cli.command
-        .run(&ui)
+    let ui = Ui::new(&parsed.cli.global);
+    parsed
+        .cli
+        .command
+        .run(&parsed.settings, &ui)
         .unwrap_or_else(|failure| failure.report(&ui))
         .into()
 }

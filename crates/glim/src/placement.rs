@@ -398,6 +398,7 @@ mod tests {
             .map(|ordinal| Found {
                 ordinal,
                 name: "A".into(),
+                bus_id: String::new(),
                 free: 1,
                 memory: 2,
             })

@@ -27,7 +27,7 @@ mod web;
 
 pub use config::{ApiKeys, ApiKeysError, SamplingDefaults, ServerConfig};
 pub use kv_events::{BUFFER_BATCHES, KvEncoding, KvEventsConfig, KvEventsError, KvHashes};
-pub use lifecycle::Lifecycle;
+pub use lifecycle::{Lifecycle, Look, Phase};
 pub use model::{Loaded, ModelInfo, TypeShare};
 #[cfg(feature = "otel")]
 pub use otel::{Otel, OtelError};

@@ -3,14 +3,14 @@
 //! All of it is read from memory and never waits for the engine.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 /// A stage of the server's life.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Phase {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
     /// The model is on its way; the name says what is being done.
     Loading(&'static str),
     /// Requests are served.
@@ -31,6 +31,12 @@ struct State {
     phase: RwLock<Phase>,
     /// When it became ready first.
     ready: OnceLock<Instant>,
+    /// When the phase began that the server is in.
+    phase_began: Mutex<Instant>,
+    /// Grows with all work of the start, whatever it is.
+    work: AtomicU64,
+    /// Milliseconds from `started` at which the threads of HTTP came round last.
+    turned: AtomicU64,
     bytes_done: AtomicU64,
     bytes_total: AtomicU64,
     /// Milliseconds from `started` at which the running step began, plus one; 0: the engine is idle.
@@ -38,6 +44,25 @@ struct State {
     in_flight: AtomicUsize,
     /// Told when `in_flight` falls to 0.
     finished: Notify,
+}
+
+/// What the server looks like to whoever watches it: a service manager, a lock's heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Look {
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Bytes of weights that are loaded, and all.
+    pub bytes_done: u64,
+    /// All bytes of weights.
+    pub bytes_total: u64,
+    /// A number that grows with all work on the way to the first request.
+    pub work: u64,
+    /// How long the engine's step has been running; `None`: it is idle.
+    pub step: Option<Duration>,
+    /// For how long the threads that answer requests have not come round.
+    pub silence: Duration,
+    /// Requests that are being served.
+    pub in_flight: usize,
 }
 
 /// How far the loading is.
@@ -53,6 +78,9 @@ impl Lifecycle {
     pub(crate) fn new() -> Self {
         Self(Arc::new(State {
             started: Instant::now(),
+            phase_began: Mutex::new(Instant::now()),
+            work: AtomicU64::new(0),
+            turned: AtomicU64::new(0),
             phase: RwLock::new(Phase::Loading("starting")),
             ready: OnceLock::new(),
             bytes_done: AtomicU64::new(0),
@@ -67,12 +95,44 @@ impl Lifecycle {
 
     /// Says what is being done on the way to the first request.
     pub fn loading(&self, what: &'static str) {
+        let mut before = None;
         self.change(|phase| {
             if let Phase::Loading(name) = phase {
-                *name = what;
+                before = Some(std::mem::replace(name, what));
             }
         });
-        tracing::info!(phase = what, "loading");
+        if let Some(before) = before {
+            self.tell_phase(before);
+        }
+        tracing::debug!(phase = what, "begins");
+    }
+
+    /// One line for each phase of the start, at its end.
+    fn tell_phase(&self, phase: &'static str) {
+        let began = self.0.phase_began.lock();
+        let mut began = began.unwrap_or_else(PoisonError::into_inner);
+        let seconds = std::mem::replace(&mut *began, Instant::now()).elapsed();
+        tracing::info!(phase, seconds = seconds.as_secs_f64(), "phase of the start");
+    }
+
+    /// Notes that work was done: bytes were read, a text was computed. Whoever watches the start sees that it is not stuck.
+    pub fn worked(&self, amount: u64) {
+        self.0.work.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// What the server looks like now.
+    pub fn look(&self) -> Look {
+        let now = self.0.started.elapsed();
+        let turned = Duration::from_millis(self.0.turned.load(Ordering::Relaxed));
+        Look {
+            phase: self.phase(),
+            bytes_done: self.0.bytes_done.load(Ordering::Relaxed),
+            bytes_total: self.0.bytes_total.load(Ordering::Relaxed),
+            work: self.0.work.load(Ordering::Relaxed),
+            step: self.step_runs(),
+            silence: now.saturating_sub(turned),
+            in_flight: self.in_flight(),
+        }
     }
 
     /// Sets how many bytes will be loaded.
@@ -83,13 +143,14 @@ impl Lifecycle {
     /// Notes that so many more bytes are loaded.
     pub fn loaded_bytes(&self, bytes: u64) {
         self.0.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+        self.worked(bytes);
     }
 
     // --- for the server ---
 
     pub(crate) fn phase(&self) -> Phase {
         let phase = self.0.phase.read();
-        phase.unwrap_or_else(PoisonError::into_inner).clone()
+        *phase.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, edit: impl FnOnce(&mut Phase)) {
@@ -99,11 +160,16 @@ impl Lifecycle {
 
     /// From now on requests are served, unless the end has come already.
     pub(crate) fn set_ready(&self) {
+        let mut last = None;
         self.change(|phase| {
-            if let Phase::Loading(_) = phase {
+            if let Phase::Loading(name) = *phase {
+                last = Some(name);
                 *phase = Phase::Ready;
             }
         });
+        if let Some(last) = last {
+            self.tell_phase(last);
+        }
         let _ = self.0.ready.set(Instant::now());
     }
 
@@ -141,6 +207,12 @@ impl Lifecycle {
             bytes_total: total,
             eta,
         }
+    }
+
+    /// The threads of HTTP came round.
+    pub(crate) fn turned(&self) {
+        let ms = self.0.started.elapsed().as_millis() as u64;
+        self.0.turned.store(ms, Ordering::Relaxed);
     }
 
     // --- for the engine's thread ---

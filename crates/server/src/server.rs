@@ -23,6 +23,8 @@ use crate::state::AppState;
 const HTTP_THREADS: usize = 2;
 /// Tokens that the self-test draws.
 const SELF_TEST_TOKENS: usize = 2;
+/// How often the threads of HTTP show that they come round.
+const TURN: Duration = Duration::from_secs(1);
 /// Time that answers get to reach their clients after the drain's limit has ended them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -54,6 +56,9 @@ pub enum ServeError<E> {
     /// The model was loaded, but cannot draw a token.
     #[error("the self-test failed: {0}")]
     SelfTest(Box<EngineError>),
+    /// The self-test came to its end without a token.
+    #[error("the self-test drew no token")]
+    NoToken,
     /// A step failed.
     #[error("the engine failed: {0}")]
     Engine(Box<EngineError>),
@@ -103,10 +108,21 @@ impl Server {
     /// # Errors
     /// If the address cannot be had.
     pub fn bind<E>(config: ServerConfig) -> Result<Self, ServeError<E>> {
-        let system = |what| move |source| ServeError::System { what, source };
         let address = config.address;
         let listener = std::net::TcpListener::bind(address)
             .map_err(|source| ServeError::Bind { address, source })?;
+        Self::on(config, listener)
+    }
+
+    /// On a socket that listens already, as a service manager hands it over; the configuration's address counts for nothing.
+    ///
+    /// # Errors
+    /// If the socket cannot be used.
+    pub fn on<E>(
+        config: ServerConfig,
+        listener: std::net::TcpListener,
+    ) -> Result<Self, ServeError<E>> {
+        let system = |what| move |source| ServeError::System { what, source };
         listener
             .set_nonblocking(true)
             .map_err(system("a socket that does not block"))?;
@@ -124,6 +140,11 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it is in its life, for whoever watches it.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
     }
 
     /// How it is told to end: hand it to whatever hears signals.
@@ -204,6 +225,7 @@ impl Server {
         let (closed, close) = watch::channel(false);
         let router = router::router(state.clone());
         let connections = state.config().max_connections;
+        runtime.spawn(turn(state.lifecycle().clone()));
         let listening = runtime.spawn(listener::serve(listener, router, connections, close));
         let result = runtime.block_on(async {
             let result = serve(&state, stop.subscribe(), handle, end).await;
@@ -218,6 +240,14 @@ impl Server {
         // Blocking work that is still there is of no use to anybody.
         runtime.shutdown_background();
         result
+    }
+}
+
+/// Shows that the threads of HTTP come round.
+async fn turn(lifecycle: Lifecycle) {
+    loop {
+        lifecycle.turned();
+        tokio::time::sleep(TURN).await;
     }
 }
 
@@ -348,9 +378,15 @@ impl Loading {
             info,
         } = load(lifecycle).map_err(ServeError::Load)?;
         lifecycle.loading("self-test");
-        if let Err(error) = self_test(&mut engine) {
+        let drawn = self_test(&mut engine).map_err(|error| ServeError::SelfTest(Box::new(error)));
+        let failed = match drawn {
+            Err(error) => Some(error),
+            Ok(0) => Some(ServeError::NoToken),
+            Ok(_) => None,
+        };
+        if let Some(error) = failed {
             observers.metrics.selftest_failed();
-            return Err(ServeError::SelfTest(Box::new(error)));
+            return Err(error);
         }
         let model = Model::new(&engine, text, template.as_deref(), info);
         let (blocks, block_size) = (model.blocks, model.block_size);
@@ -366,8 +402,8 @@ impl Loading {
     }
 }
 
-/// Draws tokens on every rank, prefill and decode.
-fn self_test(engine: &mut Engine) -> Result<(), EngineError> {
+/// Draws tokens on every rank, prefill and decode; gives how many.
+fn self_test(engine: &mut Engine) -> Result<usize, EngineError> {
     let request = GenerateRequest {
         max_tokens: Some(
             SELF_TEST_TOKENS
@@ -376,9 +412,7 @@ fn self_test(engine: &mut Engine) -> Result<(), EngineError> {
         ),
         ..GenerateRequest::new(vec![glim_text::TokenId(0)])
     };
-    engine
-        .generate(&request, |_| std::ops::ControlFlow::Continue(()))
-        .map(drop)?;
+    let generation = engine.generate(&request, |_| std::ops::ControlFlow::Continue(()))?;
     engine.clear_prefix_cache();
-    Ok(())
+    Ok(generation.tokens.len())
 }

@@ -56,8 +56,16 @@ impl Processes {
 
     /// Whether it still is this process, and not another with its number; a zombie has nothing any more and counts as gone.
     pub fn is_alive(&self, identity: Identity) -> bool {
-        self.stat(identity.pid)
-            .is_some_and(|stat| stat.start == identity.start && !matches!(stat.state, 'Z' | 'X'))
+        self.stat(identity.pid).is_some_and(|stat| {
+            stat.start == identity.start
+                && (!matches!(stat.state, 'Z' | 'X') || self.has_other_threads(identity.pid))
+        })
+    }
+
+    /// The first thread of a process may be a zombie while others have its files and memory still: they are the last to go.
+    fn has_other_threads(&self, pid: u32) -> bool {
+        let threads = fs::read_dir(self.path(pid).join("task"));
+        threads.is_ok_and(|threads| threads.count() > 1)
     }
 
     /// Whom it belongs to.
@@ -158,6 +166,25 @@ mod tests {
         ] {
             assert_eq!(unit(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn a_zombie_is_alive_while_it_has_other_threads() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("42");
+        for thread in ["42", "43"] {
+            fs::create_dir_all(own.join("task").join(thread)).unwrap();
+        }
+        let stat = "42 (a) Z 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
+        fs::write(own.join("stat"), stat).unwrap();
+        let processes = Processes::at(folder.path());
+        let process = Identity {
+            pid: 42,
+            start: 987_654,
+        };
+        assert!(processes.is_alive(process));
+        fs::remove_dir(own.join("task/43")).unwrap();
+        assert!(!processes.is_alive(process));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Subcommands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod config;
 pub(crate) mod convert;
 pub(crate) mod doctor;
 pub(crate) mod eval;
@@ -10,6 +11,7 @@ pub(crate) mod inspect;
 pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod service;
 pub(crate) mod synth;
 pub(crate) mod tokenize;
 pub(crate) mod verify;

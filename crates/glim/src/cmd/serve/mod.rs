@@ -3,7 +3,9 @@
 //! What an operator decides is checked before anything is opened; the address is taken before the model is loaded, so that probes
 //! are answered meanwhile and a second server on the same port fails at once.
 
+mod claim;
 mod proof;
+mod watch;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -17,7 +19,9 @@ use glim_server::{
     ApiKeys, Lifecycle, Loaded, ModelInfo, SamplingDefaults, Server, ServerConfig, TypeShare,
 };
 
+use self::claim::{Claim, ClaimArgs};
 use self::proof::Extent;
+use self::watch::Watch;
 use crate::exit::{Exit, Failure};
 use crate::kv_events::KvEventsArgs;
 use crate::loader::{self, Loading, ModelArg, TextArg};
@@ -26,7 +30,10 @@ use crate::placement::{Math, Placement, Setup};
 use crate::prompt;
 use crate::ui::Ui;
 
-const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
+Each option is also a key of the file that --config names (`[serve]`, `port = 8000`) and a variable
+(GLIM_SERVE_PORT); the command line wins over the environment, and that over the file. glim config shows what is in force.
+
 The first SIGTERM or Ctrl-C drains: no new requests, those that are there are finished. A second ends at once.
 
 Examples:
@@ -44,10 +51,12 @@ const DEFAULT_QUEUE: usize = 256;
 
 /// Options of `glim serve`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     model: ModelArg,
+    /// File of options, below [serve] in TOML
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     text: TextArg,
     /// Jinja chat template to use instead of the model's own
@@ -69,6 +78,8 @@ pub(crate) struct ServeArgs {
     defaults: DefaultArgs,
     #[command(flatten)]
     placement: Placement,
+    #[command(flatten)]
+    claim: ClaimArgs,
     #[command(flatten)]
     kv_events: KvEventsArgs,
     #[command(flatten)]
@@ -180,21 +191,34 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
             config.address
         );
     }
-    let server = Server::bind::<Failure>(config)?.with_signals();
+    let step_timeout = config.step_timeout;
+    let claim = Claim::begin(&args.claim, setup.gpus.as_ref(), step_timeout)?;
+    let server = match watch::inherited_socket()? {
+        Some(listener) => Server::on::<Failure>(config, listener)?,
+        None => Server::bind::<Failure>(config)?,
+    };
+    let server = server.with_signals();
     let address = server.address();
+    let watch = Watch::start(server.lifecycle().clone(), step_timeout, claim.locks())?;
     let ui = ui.clone();
     let result = server.run(move |lifecycle| {
         // Said from here on, where signals are heard and probes answered.
         tracing::info!(%address, model = args.model.name(), "listening");
+        if let Some(config) = &args.config {
+            tracing::info!(file = %config.display(), "configured");
+        }
         if let Some(why) = setup.why_cpu.take() {
             tracing::info!("running on the CPU: {why}");
         }
         if ui.json {
             ui.print_json(&serde_json::json!({ "address": address.to_string() }))?;
         }
+        claim.finish(lifecycle)?;
         load(&args, setup, template.as_deref(), &ui, lifecycle)
     });
-    result.map(|()| Exit::Ok).map_err(Failure::from)
+    let result = result.map(|()| Exit::Ok).map_err(Failure::from);
+    watch.end(result.as_ref().err());
+    result
 }
 
 /// Opens the model and makes the engine.
@@ -279,6 +303,11 @@ fn shares(checkpoint: &Checkpoint) -> Vec<TypeShare> {
 }
 
 impl ServeArgs {
+    /// Refuses what can be refused before the model is opened.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        self.config().map(drop)
+    }
+
     fn config(&self) -> Result<ServerConfig, Failure> {
         let http = &self.http;
         let mut model_names = http.served_model_name.clone();

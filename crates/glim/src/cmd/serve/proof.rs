@@ -26,7 +26,7 @@ pub(super) fn of_bytes(
     lifecycle: &Lifecycle,
 ) -> Result<String, Failure> {
     lifecycle.loading("proof of the file");
-    let found = proof::file(checkpoint, &|_| ());
+    let found = proof::file(checkpoint, &|bytes| lifecycle.worked(bytes));
     judge(&found.checks)?;
     tracing::info!(
         bytes = proof::file_bytes(checkpoint),
@@ -35,7 +35,9 @@ pub(super) fn of_bytes(
     );
     if world_size > 1 {
         lifecycle.loading("proof of the ranks");
-        judge(&proof::shards(checkpoint, &[world_size], &|_| ()))?;
+        judge(&proof::shards(checkpoint, &[world_size], &|bytes| {
+            lifecycle.worked(bytes)
+        }))?;
     }
     Ok(found.digest.to_string())
 }
@@ -60,7 +62,7 @@ pub(super) fn of_sense(
         );
         return Ok(());
     }
-    let check = sense(engine, tokenizer, &mut |_, _| {});
+    let check = sense(engine, tokenizer, &mut |_, _| lifecycle.worked(1));
     tracing::info!(detail = check.detail, "the model reads a text");
     judge(std::slice::from_ref(&check)).map_err(|failure| {
         failure.hint(

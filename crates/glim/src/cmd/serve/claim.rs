@@ -1,0 +1,184 @@
+//! The GPUs that a server needs, held by lock files from before the model is opened until the process ends.
+//!
+//! A GPU that another glim holds ends the start with code 69 and the holder's name, which a service manager takes for final. Waiting for
+//! it, or ending a holder that is hung, happens only where the operator asks for it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use glim_server::Lifecycle;
+use glim_service::holders::{Holder, Holders, OpenFiles};
+use glim_service::lock::{self, Held, LockError, Locks, Owner};
+use glim_service::process::Processes;
+use glim_service::reclaim::{self, ReclaimError};
+
+use super::MAX_SECONDS;
+use crate::exit::{Exit, Failure};
+use crate::gpu::Gpus;
+
+/// Time between two attempts.
+const POLL: Duration = Duration::from_millis(250);
+/// Time that a hung holder gets after SIGTERM, and again after SIGKILL.
+const GRACE: Duration = Duration::from_secs(10);
+/// Silence beyond a step's longest time that makes a holder hung.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// What becomes of a GPU that is held.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "GPUs that others hold")]
+pub(super) struct ClaimArgs {
+    /// How long to wait for GPUs that another process holds, before it is named and the start fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = RangedU64ValueParser::<u64>::new().range(0..=MAX_SECONDS))]
+    wait_for_gpu: u64,
+    /// End a glim that is hung and holds them, if it is of this user, this unit and this program; never anything else
+    #[arg(long)]
+    reclaim: bool,
+    /// For tests: hold this too; the path of a file stands for a device
+    #[arg(long, value_name = "DEVICE", hide = true)]
+    hold_device: Vec<String>,
+}
+
+/// Locks once they are held; shared with the thread that gives signs of life.
+pub(super) type Shared = Arc<OnceLock<Locks>>;
+
+/// What is to be held, and perhaps is already.
+pub(super) struct Claim {
+    folder: PathBuf,
+    owner: Owner,
+    /// Devices of which other programs that have them open are found.
+    nodes: Vec<String>,
+    patience: Option<Duration>,
+    reclaims: bool,
+    locks: Shared,
+}
+
+impl Claim {
+    /// Tries once. Where the operator wants to wait, a failure is none yet.
+    ///
+    /// # Errors
+    /// If a device is held, or lock files cannot be made.
+    pub(super) fn begin(
+        args: &ClaimArgs,
+        gpus: Option<&Gpus>,
+        step_timeout: Duration,
+    ) -> Result<Self, Failure> {
+        let of_gpus = gpus.into_iter().flat_map(|gpus| &gpus.of_ranks);
+        let mut devices: Vec<String> = of_gpus.map(|gpu| format!("gpu-{}", gpu.bus_id)).collect();
+        devices.extend(args.hold_device.iter().cloned());
+        devices.sort();
+        devices.dedup();
+        let owner = Owner::this(&devices, step_timeout + SILENCE).map_err(|error| {
+            Failure::new(
+                Exit::Temporary,
+                format!("this process cannot be named: {error}"),
+            )
+        })?;
+        let variable = |name| std::env::var_os(name);
+        let folder = lock::folder(
+            variable("RUNTIME_DIRECTORY").as_deref(),
+            variable("XDG_RUNTIME_DIR").as_deref(),
+            &std::env::temp_dir(),
+        );
+        let is_node = |device: &&String| Path::new(device).is_absolute();
+        let claim = Self {
+            folder,
+            owner,
+            nodes: devices.iter().filter(is_node).cloned().collect(),
+            patience: (args.wait_for_gpu > 0).then(|| Duration::from_secs(args.wait_for_gpu)),
+            reclaims: args.reclaim,
+            locks: Shared::default(),
+        };
+        match claim.attempt() {
+            Err(failure) if !claim.may_wait_for(&failure) => Err(failure),
+            _ => Ok(claim),
+        }
+    }
+
+    /// The locks, as soon as they are held.
+    pub(super) fn locks(&self) -> Shared {
+        self.locks.clone()
+    }
+
+    /// Waits until all is held, if it is not and the operator wants to wait.
+    ///
+    /// # Errors
+    /// If that takes too long.
+    pub(super) fn finish(&self, lifecycle: &Lifecycle) -> Result<(), Failure> {
+        if self.locks.get().is_some() {
+            return Ok(());
+        }
+        lifecycle.loading("waiting for GPUs");
+        let until = Instant::now() + self.patience.unwrap_or_default();
+        loop {
+            match self.attempt() {
+                Err(failure) if self.may_wait_for(&failure) && Instant::now() < until => {
+                    lifecycle.worked(1);
+                    std::thread::sleep(POLL);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn may_wait_for(&self, failure: &Failure) -> bool {
+        self.patience.is_some() && failure.exit() == Exit::Unavailable
+    }
+
+    /// Takes all locks, or says who has one.
+    fn attempt(&self) -> Result<(), Failure> {
+        if self.owner.devices.is_empty() {
+            return Ok(());
+        }
+        let locks = match Locks::take(&self.folder, &self.owner) {
+            Ok(locks) => locks,
+            Err(LockError::Held { device, holder }) if self.reclaims => {
+                self.reclaim(&device, &holder)?;
+                Locks::take(&self.folder, &self.owner).map_err(of_lock)?
+            }
+            Err(error) => return Err(of_lock(error)),
+        };
+        // Whoever comes later finds our lock; who was there before has to be looked for.
+        let others = |node: &String| Some((node.clone(), OpenFiles::default().of(node).pop()?));
+        if let Some((node, holder)) = self.nodes.iter().find_map(others) {
+            return Err(held_by(&node, &holder));
+        }
+        let _ = self.locks.set(locks);
+        Ok(())
+    }
+
+    fn reclaim(&self, device: &str, holder: &Held) -> Result<(), Failure> {
+        let failed = |error: ReclaimError| {
+            Failure::new(
+                Exit::Unavailable,
+                format!("{device} is held by {holder}, and --reclaim does not help: {error}"),
+            )
+        };
+        let processes = Processes::default();
+        let process = reclaim::provable(holder, &self.owner, &processes).map_err(failed)?;
+        tracing::warn!(
+            device,
+            pid = process.pid,
+            "a hung glim holds a GPU: it is ended"
+        );
+        reclaim::end(process, GRACE, &processes).map_err(failed)
+    }
+}
+
+fn of_lock(error: LockError) -> Failure {
+    match &error {
+        LockError::Held { .. } => Failure::new(Exit::Unavailable, error.to_string()).hint(
+            "end it, or choose other GPUs (--device); --wait-for-gpu waits for it, and --reclaim ends one of yours that is hung",
+        ),
+        LockError::Folder { .. } | LockError::File { .. } => {
+            Failure::new(Exit::Config, error.to_string())
+        }
+    }
+}
+
+fn held_by(device: &str, holder: &Holder) -> Failure {
+    Failure::new(Exit::Unavailable, format!("{device} is held by {holder}"))
+        .hint("end it, or choose other GPUs (--device); --wait-for-gpu waits for it")
+}

@@ -1,0 +1,199 @@
+//! GPUs that others hold. A file stands for the device, since there is none here.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::{MODEL, config, glim};
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("gpu"), "").unwrap();
+        config(&folder.path().join("c.toml"), MODEL, "step-timeout = 1\n");
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = glim();
+        command
+            .args(["serve", "--json", "--config"])
+            .arg(self.path("c.toml"))
+            .arg("--hold-device")
+            .arg(self.path("gpu"))
+            .args(args)
+            .env_remove("RUNTIME_DIRECTORY")
+            .env("XDG_RUNTIME_DIR", self.folder.path())
+            .env("GLIM_TEST_SLOW_STEPS", self.path("slow"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs one that is expected to end by itself.
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Starts one, and waits until it listens.
+    fn serve(&self, args: &[&str]) -> Served {
+        let mut child = self.command(args).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert!(line.contains("address"), "{line}");
+        Served(child)
+    }
+
+    fn lock(&self) -> PathBuf {
+        let locks = std::fs::read_dir(self.path("glim")).unwrap();
+        let mut locks = locks.map(|entry| entry.unwrap().path());
+        locks.next().unwrap()
+    }
+}
+
+struct Served(Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[track_caller]
+fn refused(output: &Output, words: &[&str]) {
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    for word in words {
+        assert!(told.contains(word), "`{word}` is not in {told}");
+    }
+}
+
+fn signal(served: &Served, name: &str) {
+    let pid = served.0.id().to_string();
+    let status = Command::new("kill").args(["-s", name, &pid]).status();
+    assert!(status.unwrap().success());
+}
+
+/// Whether SIGTERM waits for a process that is stopped: bit 14 of `ShdPnd`, proc_pid_status(5).
+fn is_told_to_end(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mut lines = status.lines();
+    let pending = lines.find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+    u64::from_str_radix(pending.trim(), 16).unwrap() & 1 << 14 != 0
+}
+
+/// Makes the holder look as if it had given no sign of life for long: it is stopped, and its lock's time set back.
+fn hang(served: &Served, lock: &Path) {
+    signal(served, "STOP");
+    let file = std::fs::File::options().write(true).open(lock).unwrap();
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(600);
+    file.set_modified(long_ago).unwrap();
+}
+
+#[test]
+fn a_second_glim_is_told_who_has_the_gpu() {
+    let place = Place::new();
+    let first = place.serve(&[]);
+    let pid = first.0.id().to_string();
+    refused(&place.run(&[]), &["gpu is held by glim with pid", &pid]);
+    // A healthy one is not ended, whatever is asked for.
+    refused(&place.run(&["--reclaim"]), &[&pid, "sign of life"]);
+    drop(first);
+    // One that was killed holds nothing.
+    drop(place.serve(&[]));
+}
+
+#[test]
+fn a_foreign_holder_is_named_and_never_ended() {
+    let place = Place::new();
+    let device = std::fs::File::open(place.path("gpu")).unwrap();
+    let mut foreign = Command::new("sleep")
+        .arg("600")
+        .stdin(device)
+        .spawn()
+        .unwrap();
+    let output = place.run(&["--reclaim"]);
+    let lives = foreign.try_wait().unwrap().is_none();
+    foreign.kill().unwrap();
+    foreign.wait().unwrap();
+    refused(&output, &["(sleep 600)", &foreign.id().to_string()]);
+    assert!(lives);
+}
+
+#[test]
+fn reclaim_ends_a_glim_that_is_hung() {
+    let place = Place::new();
+    let mut hung = place.serve(&[]);
+    hang(&hung, &place.lock());
+    refused(&place.run(&[]), &["which is hung"]);
+    let mut next = place.command(&["--reclaim"]);
+    let mut next = Served(next.stderr(Stdio::null()).spawn().unwrap());
+    // It was told to end. That it is ended by force otherwise is tested where the time for it can be set, in the crate `service`.
+    while !is_told_to_end(hung.0.id()) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal(&hung, "CONT");
+    hung.0.wait().unwrap();
+    let mut line = String::new();
+    let out = next.0.stdout.take().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    assert!(line.contains("address"), "{line}");
+}
+
+#[test]
+fn a_wait_ends_when_the_gpu_is_free_or_the_time_is_over() {
+    let place = Place::new();
+    let first = place.serve(&[]);
+    refused(&place.run(&["--wait-for-gpu", "1"]), &["is held by glim"]);
+    // It listens, and waits.
+    let second = place.serve(&["--wait-for-gpu", "600"]);
+    let (holder, waiter) = (first.0.id().to_string(), second.0.id().to_string());
+    let owner = || std::fs::read_to_string(place.lock()).unwrap();
+    assert!(
+        owner().contains(&format!("\"pid\":{holder},")),
+        "{}",
+        owner()
+    );
+    drop(first);
+    while !owner().contains(&format!("\"pid\":{waiter},")) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(second);
+}
+
+#[test]
+fn of_several_that_start_together_exactly_one_serves() {
+    let place = Place::new();
+    let mut started: Vec<Child> = (0..4)
+        .map(|_| place.command(&[]).spawn().unwrap())
+        .collect();
+    let mut lost = 0;
+    while lost < 3 {
+        started.retain_mut(|child| match child.try_wait().unwrap() {
+            None => true,
+            Some(status) => {
+                assert_eq!(status.code(), Some(69));
+                lost += 1;
+                false
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut winner = Served(started.pop().unwrap());
+    let mut line = String::new();
+    let out = winner.0.stdout.take().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    assert!(line.contains("address"), "{line}");
+}
