@@ -68,12 +68,6 @@ template <> struct Unit<F32, false> : Single<F32> {};
 template <> struct Unit<F16, false> : Single<F16> {};
 template <> struct Unit<BF16, false> : Single<BF16> {};
 
-// Four elements that may be read before the wait.
-__device__ __forceinline__ float4 settled_four(const float* x) {
-    const uint4 v = load16(x);
-    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-}
-
 // acc += w · x, N elements in order.
 template <int N> __device__ __forceinline__ void multiply(float& acc, const float* w, const float* x, bool aligned, bool early) {
     if constexpr (N == 1) {
@@ -81,7 +75,7 @@ template <int N> __device__ __forceinline__ void multiply(float& acc, const floa
     } else {
 #pragma unroll
         for (int i = 0; i < N; i += 4) {
-            float4 v = early ? settled_four(x + i) : four(x + i, aligned);
+            float4 v = early ? load_floats(x + i) : four(x + i, aligned);
             acc = fmaf(w[i], v.x, acc);
             acc = fmaf(w[i + 1], v.y, acc);
             acc = fmaf(w[i + 2], v.z, acc);

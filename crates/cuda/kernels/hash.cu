@@ -4,7 +4,7 @@
 // Grid: as many blocks of 128 threads as the GPU holds. Each plane of the weight (`src/layout.rs`) is read in pieces of up to 16 bytes,
 // neighbouring threads neighbouring pieces; a piece's place in the plane says which block's it is, and so which units of the file.
 // variants: UNIT = 1 2 4
-#include "common.cuh"
+#include "fields.cuh"
 
 constexpr u64 GAMMA = 0x9E3779B97F4A7C15ull;
 
@@ -40,14 +40,6 @@ __device__ __forceinline__ void load_piece(const u8* from, int bytes, u32* words
         words[0] = bytes == 4 ? load4(from) : bytes == 2 ? u32(load2(from)) : u32(*from);
     }
 }
-
-// As in synth.cu.
-struct Fields {
-    int count;
-    int at[5];
-    int bytes[5];
-    int reserved;
-};
 
 KERNEL(128) hash(const u8* weight, u64 blocks, int block_bytes, Fields fields, u64* out) {
     pdl_wait();

@@ -46,9 +46,7 @@ template <bool EARLY> __device__ __forceinline__ float load_one(const float* row
 }
 
 template <bool EARLY> __device__ __forceinline__ float4 load_whole(const float* p) {
-    if (!EARLY) return *reinterpret_cast<const float4*>(p);
-    const uint4 v = load16(p);
-    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+    return EARLY ? load_floats(p) : *reinterpret_cast<const float4*>(p);
 }
 
 template <bool EARLY> __device__ __forceinline__ float4 load_four(const float* row, int at, int dim) {

@@ -39,10 +39,7 @@ __device__ __forceinline__ int live_tokens(const Rows& rows) {
 __device__ __forceinline__ float4 settled4(const float* row, int i, int n) {
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (i >= n) return x;
-    if (n % 4 == 0) {
-        const uint4 v = load16(row + i);
-        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-    }
+    if (n % 4 == 0) return load_floats(row + i);
     x.x = __uint_as_float(load4(row + i));
     if (i + 1 < n) x.y = __uint_as_float(load4(row + i + 1));
     if (i + 2 < n) x.z = __uint_as_float(load4(row + i + 2));

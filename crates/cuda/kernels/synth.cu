@@ -8,6 +8,7 @@
 // and writes them field by field to the planes that weights lie in (`src/layout.rs`).
 // variants: TYPE = F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4
 #include "blocks.cuh"
+#include "fields.cuh"
 
 constexpr u64 GAMMA = 0x9E3779B97F4A7C15ull;
 constexpr u64 WORDS_PER_BLOCK = 64;
@@ -149,14 +150,6 @@ template <> struct Float<F16> {
 };
 template <> struct Float<BF16> {
     static __device__ __forceinline__ void put(u8* to, u64 i, float v) { reinterpret_cast<u16*>(to)[i] = f2bf(v); }
-};
-
-// The planes of a type: where each field begins in a block, and its bytes. A type that lies as stored has one field, the block.
-struct Fields {
-    int count;
-    int at[5];
-    int bytes[5];
-    int reserved;
 };
 
 // Writes a field, as many bytes at a time as its length is a multiple of: planes begin at such multiples.

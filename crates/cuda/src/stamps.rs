@@ -20,7 +20,7 @@ use crate::code::Code;
 use crate::driver::{Config, DeviceMemory, Event, Function, Param, Pinned, Stream, launch};
 use crate::error::CudaError;
 use crate::kernels::Kernel;
-use crate::run::{Prepared, Variant};
+use crate::run::{Made, Prepared};
 
 /// The define that stamps are compiled with, and the variable that says where they go.
 const DEFINE: &str = "GLIM_STAMPS";
@@ -53,7 +53,7 @@ fn blocks(prepared: &Prepared) -> Blocks {
 /// What it takes to watch a step.
 struct Watch {
     blocks: Blocks,
-    variant: Variant,
+    variant: Made,
     /// Reads the clock.
     clock: Function,
     stamps: DeviceMemory,
@@ -156,7 +156,7 @@ impl CudaBackend {
         let stamps = DeviceMemory::new(&self.gpu, bytes, "time stamps")?;
         code.point(VARIABLE, stamps.address())?;
         let code = &*code;
-        let variant = Variant::new(&self.steps[index], &self.runner, code, stamped, graph)?;
+        let variant = Made::new(&self.steps[index], &self.runner, code, stamped, graph)?;
         let watch = Watch {
             blocks,
             variant,

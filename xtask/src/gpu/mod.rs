@@ -19,7 +19,7 @@ pub(crate) use run::run;
 pub(crate) enum Command {
     /// Gather what a GPU machine without Rust needs
     Pack(PackArgs),
-    /// Run all stages on a GPU machine: parity, tests, poison, replay, sanitizer, bench
+    /// Run all stages on a GPU machine: parity, tests, ranks, poison, replay, model, sanitizer, bench
     Run(RunArgs),
 }
 

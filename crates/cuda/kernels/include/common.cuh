@@ -195,6 +195,12 @@ __device__ __forceinline__ u16 load2(const void* p) {
 }
 #endif
 
+// Four floats in the same way: weights, and activations that are read before the wait.
+__device__ __forceinline__ float4 load_floats(const float* p) {
+    const uint4 v = load16(p);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+}
+
 // ---- reductions, in a fixed order ---------------------------------------------------------------------------------------------
 
 // The sum over a warp, in every lane: a butterfly, so that all lanes get the same bits.

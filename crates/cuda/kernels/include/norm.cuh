@@ -49,8 +49,7 @@ __device__ __forceinline__ Pieces weights(const void* weight, int type, int widt
         const int at = place(i, width, threads);
         if (at >= width) continue;
         if (whole) {
-            const uint4 v = load16(static_cast<const float*>(weight) + at);
-            w.set(i, make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)));
+            w.set(i, load_floats(static_cast<const float*>(weight) + at));
             continue;
         }
 #pragma unroll

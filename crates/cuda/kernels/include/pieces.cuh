@@ -19,10 +19,7 @@ template <class B> __device__ __forceinline__ float4 weights4(const u8* row, int
     float4 w = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (i >= n) return w;
     if (n % 4 == 0) {
-        if constexpr (Same<B, F32>::VALUE) {
-            uint4 v = load16(row + u64(i) * 4);
-            return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-        }
+        if constexpr (Same<B, F32>::VALUE) return load_floats(reinterpret_cast<const float*>(row) + i);
         if constexpr (Same<B, F16>::VALUE) {
             uint2 v = load8(row + u64(i) * 2);
             return make_float4(h2f(u16(v.x)), h2f(u16(v.x >> 16)), h2f(u16(v.y)), h2f(u16(v.y >> 16)));

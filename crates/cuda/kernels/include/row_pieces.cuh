@@ -21,8 +21,8 @@ __device__ __forceinline__ void store_piece(float* p, const Piece& piece) {
 
 // A piece of a weight, which may be read before the wait.
 __device__ __forceinline__ Piece load_weight_piece(const float* p) {
-    const uint4 v = load16(p);
-    return {{__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)}};
+    const float4 v = load_floats(p);
+    return {{v.x, v.y, v.z, v.w}};
 }
 #else
 __device__ __forceinline__ Piece load_piece(const float* p) { return {{*p}}; }

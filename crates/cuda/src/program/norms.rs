@@ -87,14 +87,7 @@ pub(super) fn rms_norm(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     else {
         return Ok(());
     };
-    let (x_args, inner) = columns(b, x)?;
-    let mut args = x_args.to_vec();
-    args.extend(vector(b, *weight)?);
-    args.extend([Arg::F32(*eps), Arg::I32(int(x.len)?), Arg::Buffer(*out)]);
-    args.extend(offered(b, *out, inner));
-    args.push(Arg::Rows(*out));
-    let rows = b.rows(*out) * inner;
-    Shape::new(b, x.len)?.launch(b, "rms_norm", rows, args)
+    norm(b, "rms_norm", x, &[*weight], *eps, *out)
 }
 
 pub(super) fn layer_norm(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
@@ -108,15 +101,28 @@ pub(super) fn layer_norm(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     else {
         return Ok(());
     };
+    norm(b, "layer_norm", x, &[*weight, *bias], *eps, *out)
+}
+
+/// One norm with its vectors.
+fn norm(
+    b: &mut Builder<'_>,
+    entry: &'static str,
+    x: &Cols,
+    vectors: &[BufferId],
+    eps: f32,
+    out: BufferId,
+) -> Result<(), String> {
     let (x_args, inner) = columns(b, x)?;
     let mut args = x_args.to_vec();
-    args.extend(vector(b, *weight)?);
-    args.extend(vector(b, *bias)?);
-    args.extend([Arg::F32(*eps), Arg::I32(int(x.len)?), Arg::Buffer(*out)]);
-    args.extend(offered(b, *out, inner));
-    args.push(Arg::Rows(*out));
-    let rows = b.rows(*out) * inner;
-    Shape::new(b, x.len)?.launch(b, "layer_norm", rows, args)
+    for id in vectors {
+        args.extend(vector(b, *id)?);
+    }
+    args.extend([Arg::F32(eps), Arg::I32(int(x.len)?), Arg::Buffer(out)]);
+    args.extend(offered(b, out, inner));
+    args.push(Arg::Rows(out));
+    let rows = b.rows(out) * inner;
+    Shape::new(b, x.len)?.launch(b, entry, rows, args)
 }
 
 /// The fused pattern where the norm is of the whole sum; its parts otherwise.

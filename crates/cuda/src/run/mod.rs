@@ -46,13 +46,45 @@ pub(crate) struct Prepared {
     made: Option<Made>,
 }
 
-/// What a step runs with.
+/// What a step runs with: its own kernels, or another form of them.
 #[derive(Debug)]
-struct Made {
+pub(crate) struct Made {
     /// Its launches with all arguments, by operation.
     launches: Vec<Vec<Ready>>,
     /// The same captured, where steps are replayed.
     graph: Option<Graph>,
+}
+
+impl Made {
+    /// Makes it of a form of each kernel, which is loaded in `code`.
+    pub(crate) fn new(
+        prepared: &Prepared,
+        runner: &Runner,
+        code: &Code,
+        form: impl Fn(&Kernel) -> Kernel,
+        is_captured: bool,
+    ) -> Result<Self, CudaError> {
+        let memory = runner.memory()?;
+        let launches = Places { prepared, memory }.program(code, form)?;
+        let graph = is_captured.then(|| capture(&launches, &runner.stream));
+        let graph = graph.transpose()?;
+        // Now, and not at its first launch, when another rank's kernel may wait for it.
+        if let Some(graph) = &graph {
+            graph.upload(&runner.stream)?;
+        }
+        Ok(Self { launches, graph })
+    }
+
+    /// Puts it into the stream as it is. The step's inputs are there already.
+    pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+        match &self.graph {
+            Some(graph) => graph.launch(stream),
+            None => {
+                let mut launches = self.launches.iter().flatten();
+                launches.try_for_each(|r| r.put(false, stream))
+            }
+        }
+    }
 }
 
 impl Prepared {
@@ -190,45 +222,6 @@ fn capture(ready: &[Vec<Ready>], stream: &Stream) -> Result<Graph, CudaError> {
     })
 }
 
-/// A step with another form of its kernels, beside the one that generation runs.
-#[derive(Debug)]
-pub(crate) struct Variant {
-    launches: Vec<Vec<Ready>>,
-    /// If steps run as graphs.
-    graph: Option<Graph>,
-}
-
-impl Variant {
-    /// Makes it of a step that is ready. The kernels are loaded in `code`.
-    pub(crate) fn new(
-        prepared: &Prepared,
-        runner: &Runner,
-        code: &Code,
-        form: impl Fn(&Kernel) -> Kernel,
-        graph: bool,
-    ) -> Result<Self, CudaError> {
-        let memory = runner.memory()?;
-        let launches = Places { prepared, memory }.program(code, form)?;
-        let graph = graph.then(|| capture(&launches, &runner.stream));
-        let graph = graph.transpose()?;
-        if let Some(graph) = &graph {
-            graph.upload(&runner.stream)?;
-        }
-        Ok(Self { launches, graph })
-    }
-
-    /// Puts it into the stream. The step's inputs are there already.
-    pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
-        match &self.graph {
-            Some(graph) => graph.launch(stream),
-            None => {
-                let mut launches = self.launches.iter().flatten();
-                launches.try_for_each(|r| r.put(false, stream))
-            }
-        }
-    }
-}
-
 /// A step with all that it runs with.
 struct Running<'a> {
     backend: &'a CudaBackend,
@@ -276,18 +269,14 @@ impl CudaBackend {
             if self.steps[index].made.is_some() {
                 continue;
             }
-            let (prepared, memory) = (&self.steps[index], self.runner.memory()?);
-            let places = Places { prepared, memory };
-            let launches = places.program(self.code(), |kernel| kernel.clone())?;
-            let graph = match self.captures() {
-                true => Some(capture(&launches, &self.runner.stream)?),
-                false => None,
-            };
-            // Now, and not at its first launch, when another rank's kernel may wait for it.
-            if let Some(graph) = &graph {
-                graph.upload(&self.runner.stream)?;
-            }
-            self.steps[index].made = Some(Made { launches, graph });
+            let made = Made::new(
+                &self.steps[index],
+                &self.runner,
+                self.code(),
+                Kernel::clone,
+                self.captures(),
+            )?;
+            self.steps[index].made = Some(made);
         }
         self.runner.stream.synchronise()
     }
@@ -412,13 +401,11 @@ impl CudaBackend {
 impl Running<'_> {
     /// Puts its launches into the stream.
     fn launch(&self) -> Result<(), BackendError> {
-        match &self.made.graph {
-            Some(graph) => {
-                let launched = graph.launch(self.stream);
-                launched.map_err(|e| self.backend.failed(e))
-            }
-            None => self.eager(),
+        if self.made.graph.is_none() {
+            return self.eager();
         }
+        let launched = self.made.launch(self.stream);
+        launched.map_err(|e| self.backend.failed(e))
     }
 
     /// Launches the step's kernels one by one.
