@@ -35,5 +35,5 @@ pub use error::CudaError;
 #[doc(hidden)]
 pub use faults::DeviceFault;
 pub use machine::{bandwidth_of, read_bandwidth};
-pub use probe::{GpuInfo, ProbeError, probe};
+pub use probe::{ProbeError, free_memory, probe};
 pub use weights::Loaded;

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use crate::CudaError;
 use crate::driver::{self, GpuFacts};
 use crate::libraries;
 
@@ -10,15 +11,6 @@ pub const OLDEST_CAPABILITY: (i32, i32) = (8, 0);
 
 /// The oldest driver that is known to load what we make: CUDA 12.0.
 pub const OLDEST_DRIVER: i32 = 12_000;
-
-/// A GPU that can be used.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GpuInfo {
-    /// What it is.
-    pub facts: GpuFacts,
-    /// Bytes of its memory that nobody holds.
-    pub free_memory: usize,
-}
 
 /// Why no GPU can be used.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
@@ -76,15 +68,17 @@ pub enum ProbeError {
     NoCompiler,
     /// The driver failed.
     #[error("{0}")]
-    Driver(crate::CudaError),
+    Driver(CudaError),
 }
 
 /// All GPUs that the driver shows and that are new enough, in its order (`CUDA_VISIBLE_DEVICES` applies). The compiler is not looked for: a warm cache or
 /// prebuilt kernels do without.
 ///
+/// It makes no context: who only looks holds no memory on any GPU, and others who look for holders do not see it.
+///
 /// # Errors
 /// Why there is none; never a panic.
-pub fn probe() -> Result<Vec<GpuInfo>, ProbeError> {
+pub fn probe() -> Result<Vec<GpuFacts>, ProbeError> {
     libraries::driver().map_err(|_| ProbeError::NoDriver)?;
     let (code, text) = match driver::initialise() {
         Ok(()) => (String::new(), String::new()),
@@ -109,7 +103,7 @@ pub fn probe() -> Result<Vec<GpuInfo>, ProbeError> {
     }
 }
 
-fn info(ordinal: usize) -> Result<GpuInfo, ProbeError> {
+fn info(ordinal: usize) -> Result<GpuFacts, ProbeError> {
     let facts = GpuFacts::read(ordinal).map_err(ProbeError::Driver)?;
     if facts.capability < OLDEST_CAPABILITY {
         return Err(ProbeError::OldGpu {
@@ -119,9 +113,16 @@ fn info(ordinal: usize) -> Result<GpuInfo, ProbeError> {
             needed: OLDEST_CAPABILITY,
         });
     }
-    let gpu = driver::Gpu::open(ordinal).map_err(ProbeError::Driver)?;
-    let (free_memory, _) = gpu.memory().map_err(ProbeError::Driver)?;
-    Ok(GpuInfo { facts, free_memory })
+    Ok(facts)
+}
+
+/// Bytes of a GPU's memory that nobody holds. It makes this process's context there, which stays and takes some hundred MiB of its own.
+///
+/// # Errors
+/// If the driver gives no context: another process holds the GPU for itself, or all of its memory.
+pub fn free_memory(ordinal: usize) -> Result<usize, CudaError> {
+    let (free, _) = driver::Gpu::open(ordinal)?.memory()?;
+    Ok(free)
 }
 
 /// Whether kernels can be compiled here.

@@ -32,12 +32,13 @@ mod host;
 mod nvml;
 pub mod page;
 pub mod probe;
+pub mod process;
 mod reading;
 
-pub use checks::{CHECKS, Check, Finding, Level, examine};
+pub use checks::{AtStart, CHECKS, Check, Finding, Level, examine, examine_start};
 pub use facts::{
     Acs, Bridge, Cpu, Driver, Facts, Gpu, GpuHolder, Held, Holder, Holders, Iommu, KernelCache,
-    Limits, Link, Model, Nvlink, Pair, Path, Port, Subject, Topology,
+    Limits, Link, Model, Nvlink, Pair, Path, Port, Subject, Told, Topology,
 };
 pub use host::{
     Host, Library, Live, ProcessFiles, Processes, Recorder, Recording, RecordingError, Search,

@@ -121,3 +121,60 @@ fn a_zombie_is_told_as_what_no_signal_ends() {
         "{line}"
     );
 }
+
+/// CUDA's ordinals are others than NVML's indices: a place on the bus is what both know, each in its own form.
+#[test]
+fn a_gpu_is_found_by_its_place_on_the_bus() {
+    let holders = holders(&json("pcie-switch-acs"));
+    for (place, index) in [
+        ("0000:13:00.0", Some(0)),
+        ("00000000:F4:00.0", Some(7)),
+        ("0000:99:00.0", None),
+        ("", None),
+    ] {
+        assert_eq!(holders.at(place), index, "{place}");
+    }
+}
+
+#[test]
+fn what_is_not_told_of_one_gpu_makes_no_secret_of_another() {
+    let mut host = json("pcie-switch-acs");
+    host["nvml"]["gpus"][5]["processes"] = j!({"unknown": "not supported"});
+    let holders = holders(&host);
+    assert!(holders.held(&[5]).unknown.is_some());
+    assert!(holders.held(&[4]).is_free());
+}
+
+#[test]
+fn a_gpu_that_is_cut_into_instances_is_said_to_be() {
+    let holders = holders(&json("mig"));
+    let cut: Vec<bool> = holders.gpus.iter().map(|gpu| gpu.is_cut).collect();
+    assert_eq!(cut, [true, false]);
+}
+
+/// A device that NVML does not know: whoever has its file open, with all that is told of a holder.
+#[test]
+fn a_process_with_a_file_open_is_named_and_none_when_it_has_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap().join("device");
+    std::fs::write(&path, "").unwrap();
+    let held = || Holders::of_files(std::slice::from_ref(&path));
+    assert_eq!(held().known().unwrap(), &[]);
+    let mut child = std::process::Command::new("sleep")
+        .arg("600")
+        .stdin(std::fs::File::open(&path).unwrap())
+        .spawn()
+        .unwrap();
+    let found = held();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let [holder] = found.known().unwrap().as_slice() else {
+        panic!("{found:?}");
+    };
+    assert_eq!(holder.pid, child.id());
+    let line = holder.line();
+    for word in ["running for", "a handle of", "device: sleep 600"] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    assert_eq!(held().known().unwrap(), &[]);
+}

@@ -21,8 +21,7 @@ pub(crate) struct Found {
     pub(crate) name: String,
     /// `domain:bus:device.function`: the same in every process, whatever it calls visible.
     pub(crate) bus_id: String,
-    /// Bytes of memory that nobody holds, and all.
-    pub(crate) free: u64,
+    /// Bytes of memory, whoever holds them.
     pub(crate) memory: u64,
 }
 
@@ -40,6 +39,8 @@ pub(crate) struct Gpus {
     pub(crate) of_ranks: Vec<Found>,
     /// Whether the user may be served by the CPU instead.
     pub(crate) is_choice: bool,
+    /// Whether memory that others hold is no reason for that: a service fails rather than be slow.
+    pub(crate) insists: bool,
     pub(crate) graphs: bool,
     pub(crate) sync_launches: bool,
 }
@@ -91,6 +92,10 @@ mod backend {
         Err(absent())
     }
 
+    pub(crate) fn free_memory(_gpu: &Found) -> Result<u64, Failure> {
+        Err(absent())
+    }
+
     pub(crate) fn places() -> Places {
         Places::default()
     }
@@ -130,12 +135,11 @@ mod backend {
         if !holds_some(&cache.folder) && !holds_some(&cache.prebuilt) {
             glim_cuda::probe::compiler().map_err(Absent::from)?;
         }
-        let found = |gpu: glim_cuda::GpuInfo| Found {
-            ordinal: gpu.facts.ordinal,
-            name: gpu.facts.name,
-            bus_id: gpu.facts.bus_id,
-            free: gpu.free_memory as u64,
-            memory: gpu.facts.memory as u64,
+        let found = |gpu: glim_cuda::GpuFacts| Found {
+            ordinal: gpu.ordinal,
+            name: gpu.name,
+            bus_id: gpu.bus_id,
+            memory: gpu.memory as u64,
         };
         Ok(gpus.into_iter().map(found).collect())
     }
@@ -221,6 +225,12 @@ mod backend {
         glim_cuda::read_bandwidth(gpu.ordinal, &cache()).map_err(failed)
     }
 
+    /// Bytes that nobody holds, now. From here on this process holds some itself.
+    pub(crate) fn free_memory(gpu: &Found) -> Result<u64, Failure> {
+        let free = glim_cuda::free_memory(gpu.ordinal).map_err(failed)?;
+        Ok(free as u64)
+    }
+
     /// What `glim doctor` looks at.
     pub(crate) fn places() -> Places {
         let Cache { folder, prebuilt } = cache();
@@ -242,4 +252,4 @@ mod backend {
     }
 }
 
-pub(crate) use backend::{backends, find, places, probe_pair, read_bandwidth};
+pub(crate) use backend::{backends, find, free_memory, places, probe_pair, read_bandwidth};

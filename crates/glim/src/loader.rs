@@ -22,8 +22,9 @@ use glim_text::{TextModel, TextOptions, from_gguf, from_hf};
 use crate::builtin;
 use crate::exit::{Exit, Failure};
 use crate::fault;
-use crate::gpu::{self, Backends, Gpus};
-use crate::placement::{LatentsChoice, Lone, Setup, usable};
+use crate::gpu::{self, Backends};
+use crate::gpu_memory::{Shortage, free_memory};
+use crate::placement::{LatentsChoice, Lone, Setup};
 use crate::progress::{Progress, Unit};
 use crate::ui::Ui;
 use crate::units;
@@ -81,6 +82,11 @@ impl Text {
 }
 
 impl ModelArg {
+    /// Its file or folder; the built-in model has none.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
     /// What messages and reports call the model.
     pub(crate) fn name(&self) -> String {
         self.path.as_ref().map_or_else(
@@ -297,18 +303,25 @@ fn load(
         ..options
     };
     let plan = |setup: &Setup| -> Result<_, Failure> {
+        // Asked before the backends take theirs.
+        let free = setup.gpus.as_ref().map_or(Ok(Vec::new()), free_memory)?;
         let (backends, group) = backends(setup)?;
         let plan = EnginePlan::new(inventory.clone(), &backends[0].caps(), options.clone())?;
-        Ok((backends, group, plan))
+        let needed: Vec<u64> = plan.rank_budgets().iter().map(Budget::total).collect();
+        let gpus = setup.gpus.as_ref();
+        let shortage = gpus.and_then(|gpus| Shortage::of(gpus, &free, &needed));
+        Ok((backends, group, plan, shortage))
     };
     let mut planned = plan(&setup);
-    let why = match (&setup.gpus, &planned) {
+    let obstacle = match (&setup.gpus, &planned) {
         (None, _) => None,
-        (Some(_), Err(failure)) => Some(failure.message()),
-        (Some(gpus), Ok((_, _, plan))) => lacks_memory(gpus, plan),
+        (Some(_), Err(failure)) => Some((failure.message(), false)),
+        (Some(_), Ok((.., shortage))) => shortage
+            .as_ref()
+            .map(|shortage| (shortage.told(), shortage.is_by_others)),
     };
-    if let Some(why) = why {
-        if setup.gpus.as_ref().is_some_and(|gpus| gpus.is_choice) {
+    if let (Some((why, is_by_others)), Some(gpus)) = (obstacle, &setup.gpus) {
+        if gpus.is_choice && !(is_by_others && gpus.insists) {
             // The GPU's memory is freed before the CPU is tried.
             drop(planned);
             setup = setup.on_cpu(why);
@@ -321,7 +334,7 @@ fn load(
     if let Some(why) = setup.why_cpu.take() {
         ui.note(&format!("note: running on the CPU: {why}"));
     }
-    let (backends, group, plan) = planned?;
+    let (backends, group, plan, _) = planned?;
     let (name, ranks) = (&subject.name, backends.len());
     let each = if ranks > 1 {
         format!("{ranks} ranks, of which the largest needs ")
@@ -362,26 +375,6 @@ fn of_loading(error: EngineError) -> Failure {
         }
         error => error.into(),
     }
-}
-
-/// Whether a GPU's free memory does not hold what its ranks will take, and if so, a line about it.
-fn lacks_memory(gpus: &Gpus, plan: &EnginePlan) -> Option<String> {
-    let budgets = plan.rank_budgets();
-    gpus.of_ranks.iter().find_map(|gpu| {
-        let own = gpus.of_ranks.iter().zip(budgets);
-        let own = own.filter(|(other, _)| other.ordinal == gpu.ordinal);
-        let needed: u64 = own.map(|(_, budget)| budget.total()).sum();
-        (needed > usable(gpu.free)).then(|| {
-            format!(
-                "GPU {} ({}) has {} free of {}, and {} are needed",
-                gpu.ordinal,
-                gpu.name,
-                units::bytes(gpu.free),
-                units::bytes(gpu.memory),
-                units::bytes(needed)
-            )
-        })
-    })
 }
 
 /// What the ranks will hold.

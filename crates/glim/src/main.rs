@@ -9,6 +9,8 @@ mod cmd;
 mod exit;
 mod fault;
 mod gpu;
+mod gpu_memory;
+mod host;
 mod interrupt;
 mod kv_events;
 mod loader;

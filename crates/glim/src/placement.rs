@@ -194,11 +194,20 @@ impl Setup {
     }
 
     /// What each rank may take of its GPU's memory; `None` on the CPU.
-    pub(crate) fn free_memory(&self) -> Option<u64> {
-        let gpus = &self.gpus.as_ref()?.of_ranks;
+    ///
+    /// # Errors
+    /// If a GPU cannot be opened.
+    pub(crate) fn free_memory(&self) -> Result<Option<u64>, Failure> {
+        let Some(Gpus { of_ranks: gpus, .. }) = &self.gpus else {
+            return Ok(None);
+        };
         let sharing = |gpu: &Found| gpus.iter().filter(|g| g.ordinal == gpu.ordinal).count();
-        let shares = gpus.iter().map(|gpu| gpu.free / sharing(gpu) as u64);
-        shares.min().map(usable)
+        let share = |gpu| Ok(gpu::free_memory(gpu)? / sharing(gpu) as u64);
+        let shares = gpus
+            .iter()
+            .map(share)
+            .collect::<Result<Vec<_>, Failure>>()?;
+        Ok(shares.into_iter().min().map(usable))
     }
 
     /// On the CPU after all, and why.
@@ -308,6 +317,7 @@ impl DeviceArgs {
         let gpus = |found, is_choice| Gpus {
             of_ranks: found,
             is_choice,
+            insists: false,
             graphs: self.graphs == Switch::On,
             sync_launches: self.sync_launches,
         };
@@ -399,7 +409,6 @@ mod tests {
                 ordinal,
                 name: "A".into(),
                 bus_id: String::new(),
-                free: 1,
                 memory: 2,
             })
             .into();

@@ -5,7 +5,8 @@
 //! - [`notify`]: the datagrams of `sd_notify(3)`. [`report`] decides which of them are due: a state machine that is given the time.
 //! - [`unit`]: the text of a systemd unit; [`install`]: puts it in its place, and takes it away.
 //! - [`lock`]: one glim for each GPU, by lock files; [`reclaim`]: ends one that is hung, and nothing else.
-//! - [`process`]: what `/proc` says of a process; [`holders`]: who else has a device open.
+//!
+//! Who else has a GPU, and what `/proc` says of a process, the crate `doctor` knows.
 //!
 //! Linux only, as systemd is.
 
@@ -13,11 +14,9 @@
 #![warn(missing_docs)]
 #![cfg(target_os = "linux")]
 
-pub mod holders;
 pub mod install;
 pub mod lock;
 pub mod notify;
-pub mod process;
 pub mod reclaim;
 pub mod report;
 pub mod unit;

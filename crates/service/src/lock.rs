@@ -14,10 +14,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use glim_doctor::process::{Identity, ProcFs};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
-
-use crate::process::{Identity, Processes};
 
 /// Attempts to read what a holder, which may have locked a moment ago, writes of itself; and the time between them.
 const READS: u32 = 20;
@@ -110,7 +109,7 @@ impl Owner {
     /// # Errors
     /// If `/proc` does not show it.
     pub fn this(devices: &[String], patience: Duration) -> io::Result<Self> {
-        let processes = Processes::default();
+        let processes = ProcFs::default();
         let pid = std::process::id();
         let stat = processes
             .stat(pid)
@@ -121,7 +120,7 @@ impl Owner {
             boot: boot()?,
             uid: rustix::process::getuid().as_raw(),
             executable: std::env::current_exe()?,
-            unit: processes.unit(pid),
+            unit: processes.service(pid),
             devices: devices.to_vec(),
             patience: patience.as_secs(),
         })

@@ -9,10 +9,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use glim_doctor::process::{Identity, ProcFs};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::lock::{Held, Owner};
-use crate::process::{Identity, Processes};
 
 /// Time between two looks at a process that is to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ pub enum ReclaimError {
 ///
 /// # Errors
 /// Says which proof is missing.
-pub fn provable(held: &Held, us: &Owner, processes: &Processes) -> Result<Identity, ReclaimError> {
+pub fn provable(held: &Held, us: &Owner, processes: &ProcFs) -> Result<Identity, ReclaimError> {
     let not = |why: String| Err(ReclaimError::NotOurs(why));
     let Some(owner) = &held.owner else {
         return not("it has not said who it is".to_owned());
@@ -56,10 +56,10 @@ pub fn provable(held: &Held, us: &Owner, processes: &Processes) -> Result<Identi
     if owner.boot != us.boot || !processes.is_alive(owner.identity()) {
         return not(format!("process {pid} is not the one that took the lock"));
     }
-    if owner.uid != us.uid || processes.uid(pid) != Some(us.uid) {
+    if owner.uid != us.uid || processes.uid(pid).get() != Some(us.uid) {
         return not(format!("process {pid} belongs to another user"));
     }
-    if owner.unit != us.unit || processes.unit(pid) != us.unit {
+    if owner.unit != us.unit || processes.service(pid) != us.unit {
         let name = |unit: &Option<String>| unit.clone().unwrap_or_else(|| "no unit".to_owned());
         let (its, ours) = (name(&owner.unit), name(&us.unit));
         return not(format!("process {pid} is of {its}, and this one of {ours}"));
@@ -83,7 +83,7 @@ pub fn provable(held: &Held, us: &Owner, processes: &Processes) -> Result<Identi
 ///
 /// # Errors
 /// If it cannot be signalled, or is still there after SIGKILL and another `grace`.
-pub fn end(process: Identity, grace: Duration, processes: &Processes) -> Result<(), ReclaimError> {
+pub fn end(process: Identity, grace: Duration, processes: &ProcFs) -> Result<(), ReclaimError> {
     let refused = |error: io::Error| ReclaimError::Refused {
         pid: process.pid,
         why: error.to_string(),
@@ -167,7 +167,7 @@ mod tests {
         let mut byte = [0];
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
         let pid = child.id();
-        let start = Processes::default().stat(pid).unwrap().start;
+        let start = ProcFs::default().stat(pid).unwrap().start;
         (child, Identity { pid, start })
     }
 
@@ -177,7 +177,7 @@ mod tests {
         let owner = Owner {
             pid: process.pid,
             start: process.start,
-            executable: Processes::default().executable(process.pid).unwrap(),
+            executable: ProcFs::default().executable(process.pid).unwrap(),
             ..us.clone()
         };
         let us = Owner {
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn only_a_hung_process_of_this_user_unit_and_program_may_be_ended() {
         let (mut child, process) = child(false);
-        let processes = Processes::default();
+        let processes = ProcFs::default();
         let (hung, us) = held(process);
         let judged = |held: &Held, us: &Owner| provable(held, us, &processes);
         let right = judged(&hung, &us);
@@ -235,7 +235,7 @@ mod tests {
         use std::os::unix::process::ExitStatusExt;
         for (deaf, signal) in [(false, 15), (true, 9)] {
             let (mut child, process) = child(deaf);
-            end(process, GRACE, &Processes::default()).unwrap();
+            end(process, GRACE, &ProcFs::default()).unwrap();
             assert_eq!(child.wait().unwrap().signal(), Some(signal));
         }
     }
@@ -247,7 +247,7 @@ mod tests {
             start: process.start + 1,
             ..process
         };
-        end(other, GRACE, &Processes::default()).unwrap();
+        end(other, GRACE, &ProcFs::default()).unwrap();
         assert!(child.try_wait().unwrap().is_none(), "it was not meant");
         child.kill().unwrap();
         child.wait().unwrap();

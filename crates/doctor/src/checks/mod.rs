@@ -59,7 +59,21 @@ pub struct Check {
     pub family: &'static str,
     /// What it looks at.
     pub asks: &'static str,
+    /// Whether a service asks it when it starts.
+    pub at_start: AtStart,
     run: fn(&Facts) -> Option<Verdict>,
+}
+
+/// Whether a service asks a question each time that it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtStart {
+    /// Always.
+    Always,
+    /// On GPUs.
+    OnGpus,
+    /// Not: it is about the past (Xid), about a moment (a process that waits), about tuning that is no business of a start, or what
+    /// the service looks at itself, with an exit code of its own (holders, the model's files).
+    No,
 }
 
 /// All checks, in the order in which they are told.
@@ -76,32 +90,37 @@ pub const CHECKS: &[Check] = &[
         "gpus",
         "is the driver new enough (CUDA 12.0)",
         gpus::driver_version,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "driver-module-match",
         "gpus",
         "are the driver's kernel module and its libraries of one version",
         gpus::driver_module_match,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "gpu-capability",
         "gpus",
         "compute capability 8.0 or newer",
         gpus::capability,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "gpu-mixed",
         "gpus",
         "are all GPUs of one kind and size",
         gpus::mixed,
-    ),
-    Check::new("gpu-mig", "gpus", "is a GPU cut into instances", gpus::mig),
+    )
+    .on_gpus(),
+    Check::new("gpu-mig", "gpus", "is a GPU cut into instances", gpus::mig).on_gpus(),
     Check::new(
         "gpu-compute-mode",
         "gpus",
         "may processes use the GPUs",
         gpus::compute_mode,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "gpu-persistence",
         "gpus",
@@ -113,7 +132,8 @@ pub const CHECKS: &[Check] = &[
         "gpus",
         "is the power limit below the GPU's own",
         gpus::power_limit,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "gpu-clocks",
         "gpus",
@@ -125,7 +145,8 @@ pub const CHECKS: &[Check] = &[
         "gpus",
         "uncorrected memory errors and replaced rows",
         gpus::memory_errors,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "gpu-xid",
         "gpus",
@@ -137,38 +158,44 @@ pub const CHECKS: &[Check] = &[
         "gpus",
         "are all NVLinks up",
         gpus::nvlink_active,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "nvlink-fabric",
         "gpus",
         "has the fabric manager finished",
         gpus::nvlink_fabric,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "gpu-peer-access",
         "gpus",
         "may every GPU read and write every other's memory",
         gpus::peer_access,
-    ),
+    )
+    .on_gpus(),
     // The bus.
     Check::new(
         "pcie-acs",
         "pcie",
         "do bridges send traffic between GPUs up to the root (ACS)",
         pcie::acs,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "pcie-link-width",
         "pcie",
         "lanes of each link against those it could have",
         pcie::link_width,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "pcie-link-speed",
         "pcie",
         "speed of each link against what both ends can do",
         pcie::link_speed,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "pcie-uplink",
         "pcie",
@@ -192,14 +219,15 @@ pub const CHECKS: &[Check] = &[
         "pcie",
         "can the bus see all of a GPU's memory at once",
         pcie::bar1,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "pcie-forced-p2p",
         "pcie",
         "settings for direct transfers between GPUs on root ports",
         pcie::forced_p2p,
     ),
-    Check::new("pcie-aspm", "pcie", "may links go to sleep", pcie::aspm),
+    Check::new("pcie-aspm", "pcie", "may links go to sleep", pcie::aspm).on_gpus(),
     Check::new(
         "pcie-port-power",
         "pcie",
@@ -224,7 +252,8 @@ pub const CHECKS: &[Check] = &[
         "iommu",
         "are addresses that GPUs use translated",
         iommu::mode,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "virtual-machine",
         "iommu",
@@ -236,7 +265,8 @@ pub const CHECKS: &[Check] = &[
         "iommu",
         "does the driver mirror page tables (HMM)",
         iommu::hmm,
-    ),
+    )
+    .on_gpus(),
     // Limits.
     Check::new(
         "locked-memory",
@@ -249,26 +279,30 @@ pub const CHECKS: &[Check] = &[
         "limits",
         "how many files a process may open",
         limits::open_files,
-    ),
+    )
+    .always(),
     Check::new(
         "shared-memory",
         "limits",
         "room of /dev/shm",
         limits::shared_memory,
-    ),
+    )
+    .on_gpus(),
     // Processors and memory.
     Check::new(
         "cpu-features",
         "cpu",
         "instruction sets that the CPU backend uses",
         cpu::features,
-    ),
+    )
+    .always(),
     Check::new(
         "cpu-governor",
         "cpu",
         "how clocks are chosen",
         cpu::governor,
-    ),
+    )
+    .always(),
     Check::new(
         "numa-balancing",
         "cpu",
@@ -302,26 +336,29 @@ pub const CHECKS: &[Check] = &[
         holders::unattributed,
     ),
     // Software.
-    Check::new("library-driver", "libraries", "libcuda", libraries::driver),
+    Check::new("library-driver", "libraries", "libcuda", libraries::driver).on_gpus(),
     Check::new(
         "library-nvrtc",
         "libraries",
         "the compiler of kernels, or kernels that are compiled",
         libraries::nvrtc,
-    ),
+    )
+    .on_gpus(),
     Check::new("library-nccl", "libraries", "NCCL", libraries::nccl),
     Check::new(
         "compiler-and-driver",
         "libraries",
         "is the compiler newer than the driver",
         libraries::compiler_and_driver,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "kernel-cache",
         "libraries",
         "can compiled kernels be kept",
         libraries::kernel_cache,
-    ),
+    )
+    .on_gpus(),
     // The model.
     Check::new(
         "model-files",
@@ -334,24 +371,39 @@ pub const CHECKS: &[Check] = &[
         "model",
         "do its weights fit on the GPUs, now and at all",
         model::gpu_memory,
-    ),
+    )
+    .on_gpus(),
     Check::new(
         "model-host-memory",
         "model",
         "does it fit in memory beside the rest",
         model::host_memory,
-    ),
+    )
+    .always(),
     Check::new(
         "model-file-system",
         "model",
         "where it lies",
         model::file_system,
-    ),
+    )
+    .always(),
 ];
 
 /// Runs all checks.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     CHECKS.iter().filter_map(|check| check.run(facts)).collect()
+}
+
+/// Runs the checks that a service asks when it starts on these GPUs, by index, and on no others; none: on the CPU.
+pub fn examine_start(facts: Facts, gpus: &[usize]) -> Vec<Finding> {
+    let asks = |check: &&Check| match check.at_start {
+        AtStart::Always => true,
+        AtStart::OnGpus => !gpus.is_empty(),
+        AtStart::No => false,
+    };
+    let facts = facts.only(gpus);
+    let checks = CHECKS.iter().filter(asks);
+    checks.filter_map(|check| check.run(&facts)).collect()
 }
 
 impl Check {
@@ -365,7 +417,22 @@ impl Check {
             id,
             family,
             asks,
+            at_start: AtStart::No,
             run,
+        }
+    }
+
+    const fn always(self) -> Self {
+        Self {
+            at_start: AtStart::Always,
+            ..self
+        }
+    }
+
+    const fn on_gpus(self) -> Self {
+        Self {
+            at_start: AtStart::OnGpus,
+            ..self
         }
     }
 

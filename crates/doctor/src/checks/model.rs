@@ -84,17 +84,32 @@ pub(super) fn host_memory(facts: &Facts) -> Option<Verdict> {
         Ok(&available) => available,
         Err(why) => return Some(Verdict::unknown("available memory", why)),
     };
-    let of = format!(
-        "{} of weights, {} of memory available",
-        bytes(weights),
-        bytes(available)
-    );
-    Some(if weights <= available {
+    let limit = facts
+        .cpu
+        .memory_limit
+        .get()
+        .filter(|&limit| limit < available);
+    let of = match limit {
+        None => format!(
+            "{} of weights, {} of memory available",
+            bytes(weights),
+            bytes(available)
+        ),
+        Some(limit) => format!(
+            "{} of weights, {} of memory allowed by the control group",
+            bytes(weights),
+            bytes(limit)
+        ),
+    };
+    Some(if weights <= limit.unwrap_or(available) {
         Verdict::ok(of)
     } else if facts.gpus.is_empty() {
         Verdict::blocker(format!("the model does not fit in memory: {of}"))
             .why("On the CPU every token reads the weights; those that are not in memory come from the disk, each time.")
-            .fix("use a smaller quantisation, or add memory")
+            .fix(match limit {
+                None => "use a smaller quantisation, or add memory",
+                Some(_) => "use a smaller quantisation, or raise the limit: systemd MemoryMax=, Docker --memory, Kubernetes resources.limits.memory",
+            })
     } else {
         Verdict::note(format!(
             "the model does not fit in memory beside the rest: {of}"

@@ -4,10 +4,15 @@
 //! time is the same: numbers are used again, so whoever acts on a holder compares both. What is in use and belongs to no process that can
 //! be seen is told in bytes: held by another container, by a peer that was given the memory, or by one that died in the driver.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
-use crate::host::{Host, ProcessFiles};
-use crate::nvml::{Nvml, NvmlProcess, Use};
+use super::pci;
+use crate::host::processes::walk;
+use crate::host::{Host, Live, ProcessFiles};
+use crate::nvml::{MigMode, Nvml, NvmlGpu, NvmlProcess, Use};
+use crate::process::{ControlGroup, ProcFs, Stat};
 use crate::reading::{Reading, Unread};
 
 /// Bytes in use without a holder that are no finding: the driver's own, and contexts that come and go.
@@ -22,8 +27,21 @@ pub struct Holders {
     pub unreadable: u32,
     /// GPUs with memory in use that no process in sight holds, and how much of it.
     pub unattributed: Vec<(usize, u64)>,
-    /// Why NVML does not tell the processes of some GPU, if it does not: then nobody's being named does not make it free.
+    /// GPUs by NVML's index: where they are, and what NVML does not tell of them.
+    pub gpus: Vec<Told>,
+    /// Why NVML tells nothing of any GPU, if it does not answer.
     pub untold: Option<Unread>,
+}
+
+/// A GPU, as far as its holders go.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Told {
+    /// `0000:19:00.0`: the same in every process, whatever it calls visible.
+    pub bus_id: Reading<String>,
+    /// Why NVML does not tell its processes, if it does not: then nobody's being named does not make it free.
+    pub untold: Option<Unread>,
+    /// Whether it is cut into instances: NVML does not tell which of them a process is on.
+    pub is_cut: bool,
 }
 
 /// A process that holds a GPU.
@@ -143,7 +161,15 @@ impl Holder {
             Some(bytes) => format!("{} on GPU {}", crate::page::bytes(bytes), held.gpu),
             None => format!("a handle of GPU {}", held.gpu),
         });
-        let what = what.collect::<Vec<_>>().join(", ");
+        let mut what = what.collect::<Vec<_>>();
+        if what.is_empty() {
+            what.extend(
+                self.devices
+                    .iter()
+                    .map(|device| format!("a handle of {device}")),
+            );
+        }
+        let what = what.join(", ");
         let command = self
             .command
             .known()
@@ -191,11 +217,33 @@ impl Holders {
         let computes = |holder: &&Holder| gpus.iter().any(|&gpu| holder.computes_on(gpu));
         let all = of.known().into_iter().flatten().copied();
         let unattributed = self.unattributed.iter().copied();
+        let told = gpus.iter().filter_map(|&gpu| self.gpus.get(gpu));
+        let untold = told.filter_map(|told| told.untold.as_ref()).next();
         Held {
             processes: all.filter(computes).collect(),
             unattributed: unattributed.filter(|(gpu, _)| gpus.contains(gpu)).collect(),
-            unknown: of.why().or(self.untold.as_ref()).cloned(),
+            unknown: of.why().or(self.untold.as_ref()).or(untold).cloned(),
         }
+    }
+
+    /// NVML's index of the GPU at a place on the bus, in whatever form; CUDA's ordinals are other numbers (`CUDA_VISIBLE_DEVICES`,
+    /// fastest first).
+    pub fn at(&self, bus_id: &str) -> Option<usize> {
+        let place = pci::bus_id(bus_id)?;
+        let is_at = |told: &Told| told.bus_id.known() == Some(&place);
+        self.gpus.iter().position(is_at)
+    }
+
+    /// Processes of this machine that have one of these files open, by canonical path: of a device that NVML does not know.
+    pub fn of_files(paths: &[PathBuf]) -> Reading<Vec<Holder>> {
+        let is_wanted = |path: &std::path::Path| paths.iter().any(|wanted| wanted == path);
+        let seen = walk(&ProcFs::default(), &[], is_wanted);
+        let uptime = uptime(&Live::default());
+        seen.map(|seen| {
+            let ticks = seen.ticks_per_second;
+            let holder = |files| holder(files, &[], &[], ticks, uptime.get());
+            seen.found.iter().map(holder).collect()
+        })
     }
 }
 
@@ -217,16 +265,7 @@ pub(super) fn holders(host: &dyn Host, nvml: &Reading<Nvml>) -> Holders {
     pids.sort_unstable();
     pids.dedup();
     let seen = host.processes(&pids);
-    let uptime = crate::host::text(host, "/proc/uptime").and_then(|text| {
-        let seconds = text
-            .split(' ')
-            .next()
-            .and_then(|seconds| seconds.parse::<f64>().ok());
-        seconds.map_or_else(
-            || Reading::unclear("/proc/uptime holds no number"),
-            Reading::Known,
-        )
-    });
+    let uptime = uptime(host);
     let minors: Vec<Option<u32>> = gpus.iter().map(|gpu| gpu.minor.get()).collect();
     let processes = seen.clone().map(|seen| {
         let ticks = seen.ticks_per_second;
@@ -248,13 +287,8 @@ pub(super) fn holders(host: &dyn Host, nvml: &Reading<Nvml>) -> Holders {
     });
     Holders {
         processes,
-        untold: match nvml.as_result() {
-            Ok(nvml) => nvml
-                .gpus
-                .iter()
-                .find_map(|gpu| gpu.processes.why().cloned()),
-            Err(why) => Some(why.clone()),
-        },
+        untold: nvml.why().cloned(),
+        gpus: gpus.iter().map(told_of).collect(),
         unreadable: seen.known().map_or(0, |seen| seen.unreadable),
         unattributed: gpus
             .iter()
@@ -264,8 +298,34 @@ pub(super) fn holders(host: &dyn Host, nvml: &Reading<Nvml>) -> Holders {
     }
 }
 
+fn told_of(gpu: &NvmlGpu) -> Told {
+    let place = |text: String| match pci::bus_id(&text) {
+        Some(place) => Reading::Known(place),
+        None => Reading::unclear("NVML gives no place on the bus"),
+    };
+    Told {
+        bus_id: gpu.bus_id.clone().and_then(place),
+        untold: gpu.processes.why().cloned(),
+        is_cut: matches!(gpu.mig.get(), Some(MigMode { current: true, .. })),
+    }
+}
+
+/// Seconds since the system started.
+fn uptime(host: &dyn Host) -> Reading<f64> {
+    crate::host::text(host, "/proc/uptime").and_then(|text| {
+        let seconds = text
+            .split(' ')
+            .next()
+            .and_then(|seconds| seconds.parse::<f64>().ok());
+        seconds.map_or_else(
+            || Reading::unclear("/proc/uptime holds no number"),
+            Reading::Known,
+        )
+    })
+}
+
 /// Bytes in use that no process accounts for, if they are many and all processes' shares are known.
-fn unattributed(gpu: &crate::nvml::NvmlGpu) -> Option<u64> {
+fn unattributed(gpu: &NvmlGpu) -> Option<u64> {
     let used = gpu.memory.get()?.used;
     let shares = gpu
         .processes
@@ -314,18 +374,11 @@ fn holder(
     ticks_per_second: u64,
     uptime: Option<f64>,
 ) -> Holder {
-    let stat = stat(&files.stat);
-    let (state, parent, start) = match stat {
-        Some((state, parent, start)) => (
-            Reading::Known(state),
-            Reading::Known(parent),
-            Reading::Known(start),
-        ),
-        None => {
-            let why = || Unread::Other("its stat has an unusual form".into());
-            (why().into(), why().into(), why().into())
-        }
+    let stat = match Stat::parse(&files.stat) {
+        Some(stat) => Reading::Known(stat),
+        None => Reading::unclear("its stat has an unusual form"),
     };
+    let start = stat.clone().map(|stat| stat.start);
     let mut gpus = on_gpus(files.pid, told);
     let devices = files.devices.known().cloned().unwrap_or_default();
     for device in &devices {
@@ -343,7 +396,7 @@ fn holder(
         }
     }
     gpus.sort_by_key(|held| held.gpu);
-    let (unit, container, pod) = cgroup(&files.cgroup);
+    let group = ControlGroup::parse(&files.cgroup);
     Holder {
         pid: files.pid,
         age_seconds:
@@ -356,132 +409,22 @@ fn holder(
                     _ => Unread::Absent.into(),
                 }),
         start_ticks: start,
-        state,
-        parent,
+        state: stat.clone().map(|stat| stat.state),
+        parent: stat.map(|stat| stat.parent),
         // A kernel thread, and a process that has ended, has none: then its short name.
         command: match files.command.is_empty() {
             false => Reading::Known(files.command.clone()),
-            true => match name(&files.stat) {
+            true => match Stat::name(&files.stat) {
                 Some(name) => Reading::Known(format!("[{name}]")),
                 None => Unread::Absent.into(),
             },
         },
         uid: files.uid.clone(),
         user: files.user.clone(),
-        unit,
-        container,
-        pod,
+        unit: group.unit,
+        container: group.container,
+        pod: group.pod,
         gpus,
         devices,
-    }
-}
-
-/// The short name, which may hold blanks and parentheses itself.
-fn name(stat: &str) -> Option<&str> {
-    let (start, end) = (stat.find('(')?, stat.rfind(')')?);
-    stat.get(start + 1..end)
-}
-
-/// State (field 3), parent (4) and start (22) of `/proc/PID/stat`: proc_pid_stat(5).
-fn stat(stat: &str) -> Option<(char, u32, u64)> {
-    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let parent = fields.next()?.parse().ok()?;
-    let start = fields.nth(22 - 5)?.parse().ok()?;
-    Some((state, parent, start))
-}
-
-/// Unit, container and pod of a process's control groups. Names as systemd, Docker, containerd, CRI-O and Podman make them.
-fn cgroup(text: &str) -> (Option<String>, Option<String>, Option<String>) {
-    let (mut unit, mut container, mut pod) = (None, None, None);
-    for part in text
-        .lines()
-        .flat_map(|line| line.rsplit(':').next().unwrap_or_default().split('/'))
-    {
-        let stem = part
-            .strip_suffix(".scope")
-            .or_else(|| part.strip_suffix(".slice"))
-            .unwrap_or(part);
-        let last = stem.rsplit('-').next().unwrap_or(stem);
-        if last.len() == 64 && last.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            container = Some(last[..12].to_owned());
-        } else if let Some((_, uid)) = stem
-            .rsplit_once("pod")
-            .filter(|(before, uid)| (before.is_empty() || before.ends_with('-')) && uid.len() >= 32)
-        {
-            pod = Some(uid.replace('_', "-"));
-        } else if part.ends_with(".service") || part.ends_with(".scope") {
-            unit = Some(part.to_owned());
-        }
-    }
-    (unit, container, pod)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_with_parentheses_does_not_shift_the_fields() {
-        let line = "42 (a) b) D 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99887 123 456";
-        assert_eq!(stat(line), Some(('D', 7, 99887)));
-        assert_eq!(name(line), Some("a) b"));
-        for hostile in ["", "42 (x) S", ")", "42 (x) S x y", ")("] {
-            assert_eq!(stat(hostile), None, "{hostile}");
-        }
-        assert_eq!(name(")("), None);
-    }
-
-    #[test]
-    fn units_containers_and_pods_are_told_from_control_groups() {
-        let id = "0123456789abcdef".repeat(4);
-        let check = |text: &str, unit: Option<&str>, container: Option<&str>, pod: Option<&str>| {
-            let found = cgroup(text);
-            assert_eq!(
-                (found.0.as_deref(), found.1.as_deref(), found.2.as_deref()),
-                (unit, container, pod),
-                "{text}"
-            );
-        };
-        check(
-            "0::/system.slice/glim.service",
-            Some("glim.service"),
-            None,
-            None,
-        );
-        check(
-            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/old-glim.service",
-            Some("old-glim.service"),
-            None,
-            None,
-        );
-        check(
-            "0::/user.slice/user-1000.slice/session-3.scope",
-            Some("session-3.scope"),
-            None,
-            None,
-        );
-        check(
-            &format!("0::/system.slice/docker-{id}.scope"),
-            None,
-            Some("0123456789ab"),
-            None,
-        );
-        check(
-            &format!("12:devices:/docker/{id}\n0::/"),
-            None,
-            Some("0123456789ab"),
-            None,
-        );
-        check(
-            &format!(
-                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1b2c3d4e_0000_1111_2222_333344445555.slice/cri-containerd-{id}.scope"
-            ),
-            None,
-            Some("0123456789ab"),
-            Some("1b2c3d4e-0000-1111-2222-333344445555"),
-        );
-        check("", None, None, None);
-        check("0::/podman.slice", None, None, None);
     }
 }

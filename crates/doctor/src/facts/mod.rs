@@ -13,7 +13,7 @@ use crate::host::{Host, Library};
 use crate::reading::Reading;
 
 pub use gpus::{Bridge, Driver, Gpu, Iommu, Link};
-pub use holders::{GpuHolder, Held, Holder, Holders};
+pub use holders::{GpuHolder, Held, Holder, Holders, Told};
 pub use model::Model;
 pub use pci::{Acs, Port};
 pub use system::{Cpu, KernelCache, Limits};
@@ -86,6 +86,33 @@ impl Facts {
             gpus,
             bridges,
         }
+    }
+
+    /// Index of the GPU at a place on the bus, in whatever form.
+    pub fn gpu_at(&self, bus_id: &str) -> Option<usize> {
+        let place = pci::bus_id(bus_id)?;
+        let mut at = self
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.bus_id.known() == Some(&place));
+        at.next().map(|gpu| gpu.index)
+    }
+
+    /// The same machine with these GPUs, by index, and no others: what concerns others is left out.
+    pub(crate) fn only(mut self, gpus: &[usize]) -> Self {
+        let is_one = |gpu: &usize| gpus.contains(gpu);
+        self.gpus.retain(|gpu| is_one(&gpu.index));
+        for bridge in &mut self.bridges {
+            bridge.gpus.retain(is_one);
+        }
+        self.bridges.retain(|bridge| !bridge.gpus.is_empty());
+        let pairs = &mut self.topology.pairs;
+        pairs.retain(|pair| is_one(&pair.gpus.0) && is_one(&pair.gpus.1));
+        for island in &mut self.topology.islands {
+            island.retain(is_one);
+        }
+        self.topology.islands.retain(|island| !island.is_empty());
+        self
     }
 
     /// Whether there are GPUs that have to work together.

@@ -5,6 +5,8 @@ use serde::Serialize;
 use crate::host::{Host, Space, number, text};
 use crate::reading::{Reading, Unread};
 
+/// Most control groups above each other.
+const MAX_GROUPS: usize = 32;
 /// Most NUMA nodes that are looked at.
 const MAX_NODES: usize = 64;
 /// Instruction sets that the CPU backend has kernels for.
@@ -42,6 +44,8 @@ pub struct Cpu {
     pub memory: Reading<u64>,
     /// Bytes that can be had without swapping.
     pub memory_available: Reading<u64>,
+    /// Bytes that this process's control group, or one above it, may have; absent: as many as there are.
+    pub memory_limit: Reading<u64>,
     /// Huge pages that were set aside, and those that nobody has.
     pub huge_pages: Reading<(u64, u64)>,
     /// `always`, `madvise` or `never`.
@@ -122,6 +126,7 @@ pub(super) fn cpu(host: &dyn Host) -> Cpu {
             .map(|mode| mode != 0),
         memory: of_memory("MemTotal", 1024),
         memory_available: of_memory("MemAvailable", 1024),
+        memory_limit: memory_limit(host),
         huge_pages: of_memory("HugePages_Total", 1)
             .and_then(|all| of_memory("HugePages_Free", 1).map(|free| (all, free))),
         transparent_huge_pages: text(host, "/sys/kernel/mm/transparent_hugepage/enabled").and_then(
@@ -137,6 +142,26 @@ pub(super) fn cpu(host: &dyn Host) -> Cpu {
             },
         ),
     }
+}
+
+/// The least `memory.max` on the way from this process's control group to the root, version 2 (`Documentation/admin-guide/cgroup-v2.rst`
+/// of Linux). A container sees its own group as the root.
+fn memory_limit(host: &dyn Host) -> Reading<u64> {
+    let groups = match text(host, "/proc/self/cgroup") {
+        Reading::Known(groups) => groups,
+        Reading::Unknown { unknown } => return unknown.into(),
+    };
+    let mut least: Option<u64> = None;
+    let mut path = groups.lines().find_map(|line| line.strip_prefix("0::"));
+    for _ in 0..MAX_GROUPS {
+        let Some(group) = path else { break };
+        let group = group.trim_end_matches('/');
+        // "max" is no number: no limit here.
+        let limit = number::<u64>(host, &format!("/sys/fs/cgroup{group}/memory.max")).get();
+        least = least.into_iter().chain(limit).min();
+        path = group.rsplit_once('/').map(|(above, _)| above);
+    }
+    least.map_or(Unread::Absent.into(), Reading::Known)
 }
 
 fn nodes(host: &dyn Host) -> Reading<Vec<(u32, String)>> {

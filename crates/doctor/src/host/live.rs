@@ -9,6 +9,7 @@ use rustix::fs::{Access, OFlags, access, statvfs};
 
 use super::{Host, Library, MAX_FILE, Processes, Search, Space, libraries, processes};
 use crate::nvml::{self, Nvml};
+use crate::process::ProcFs;
 use crate::reading::{Reading, Unread};
 
 /// The machine itself.
@@ -99,7 +100,7 @@ impl Host for Live {
     }
 
     fn processes(&self, named: &[u32]) -> Reading<Processes> {
-        processes::walk(named)
+        processes::walk(&ProcFs::default(), named, processes::is_of_gpus)
     }
 
     fn kernel_log(&self) -> Reading<Vec<String>> {

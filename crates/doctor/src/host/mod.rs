@@ -5,7 +5,7 @@
 
 mod libraries;
 mod live;
-mod processes;
+pub(crate) mod processes;
 mod recorder;
 mod recording;
 

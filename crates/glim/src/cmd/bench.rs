@@ -87,7 +87,7 @@ pub(crate) fn run(args: &BenchArgs, ui: &Ui) -> Result<Exit, Failure> {
         context: Some((most(&contexts) + 1).max(most(&prompts))),
         max_chunk: most(&prompts),
         max_num_seqs: most(&args.rows),
-        memory: subject.setup().free_memory(),
+        memory: subject.setup().free_memory()?,
         ..EngineOptions::default()
     };
     let machine = Machine::measure(subject.setup(), ui)?;

@@ -7,14 +7,12 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use glim_doctor::probe::{self, Job, Outcome, Spawned};
-use glim_doctor::{
-    Facts, Finding, Level, Live, Recorder, Recording, Search, Subject, examine, page,
-};
+use glim_doctor::{Facts, Finding, Level, Recorder, Recording, examine, page};
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
-use crate::gpu;
 use crate::ui::Ui;
+use crate::{gpu, host};
 
 /// Longest time for one probe that can be asked for, in seconds.
 const MAX_PROBE_TIMEOUT: u64 = 600;
@@ -99,24 +97,8 @@ fn recorded(path: &Path) -> Result<(String, Facts), Failure> {
 }
 
 fn this_machine(args: &DoctorArgs) -> Result<Facts, Failure> {
-    let places = gpu::places();
-    let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    let subject = Subject {
-        // Where it really lies: the mount of a link says nothing.
-        model: args.model.as_ref().map(|path| {
-            text(
-                path.canonicalize()
-                    .or_else(|_| std::path::absolute(path))
-                    .unwrap_or_else(|_| path.clone()),
-            )
-        }),
-        kernel_cache: places.kernels.map(text),
-        prebuilt_kernels: places.prebuilt.map(text),
-    };
-    let live = Live::new(Search {
-        preferred: places.preferred,
-        folders: places.libraries,
-    });
+    let subject = host::subject(args.model.as_deref());
+    let live = host::live();
     let Some(path) = &args.record else {
         return Ok(Facts::gather(&live, &subject));
     };

@@ -1,35 +1,40 @@
-//! GPUs that others hold. A file stands for the device, since there is none here.
+//! GPUs that another glim holds. A file stands for the device, since there is none here.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::{MODEL, config, glim};
 
-struct Place {
+pub(crate) struct Place {
     folder: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("gpu"), "").unwrap();
         config(&folder.path().join("c.toml"), MODEL, "step-timeout = 1\n");
         Self { folder }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.without_device(args);
+        command.arg("--hold-device").arg(self.path("gpu"));
+        command
+    }
+
+    pub(crate) fn without_device(&self, args: &[&str]) -> Command {
         let mut command = glim();
         command
             .args(["serve", "--json", "--config"])
             .arg(self.path("c.toml"))
-            .arg("--hold-device")
-            .arg(self.path("gpu"))
             .args(args)
             .env_remove("RUNTIME_DIRECTORY")
             .env("XDG_RUNTIME_DIR", self.folder.path())
@@ -46,13 +51,7 @@ impl Place {
 
     /// Starts one, and waits until it listens.
     fn serve(&self, args: &[&str]) -> Served {
-        let mut child = self.command(args).stderr(Stdio::null()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        assert!(line.contains("address"), "{line}");
-        Served(child)
+        Served::start(&mut self.command(args))
     }
 
     fn lock(&self) -> PathBuf {
@@ -62,7 +61,46 @@ impl Place {
     }
 }
 
-struct Served(Child);
+pub(crate) struct Served(pub(crate) Child, pub(crate) String);
+
+impl Served {
+    /// Starts one, and waits until it listens.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut served = Self(
+            command.stderr(Stdio::null()).spawn().unwrap(),
+            String::new(),
+        );
+        served.listens();
+        served
+    }
+
+    /// Waits until it listens, and notes where.
+    fn listens(&mut self) {
+        let mut line = String::new();
+        let out = self.0.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let address = told["address"].as_str();
+        self.1 = address.unwrap_or_else(|| panic!("{line}")).to_owned();
+    }
+
+    /// Waits until it serves.
+    pub(crate) fn serves(&self) {
+        while !self.is_ready() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether it serves.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut stream = TcpStream::connect(&self.1).unwrap();
+        let head = "GET /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.starts_with("HTTP/1.1 200")
+    }
+}
 
 impl Drop for Served {
     fn drop(&mut self) {
@@ -72,7 +110,7 @@ impl Drop for Served {
 }
 
 #[track_caller]
-fn refused(output: &Output, words: &[&str]) {
+pub(crate) fn refused(output: &Output, words: &[&str]) {
     assert_eq!(output.status.code(), Some(69), "{output:?}");
     let told = String::from_utf8_lossy(&output.stdout);
     for word in words {
@@ -128,7 +166,8 @@ fn a_foreign_holder_is_named_and_never_ended() {
     let lives = foreign.try_wait().unwrap().is_none();
     foreign.kill().unwrap();
     foreign.wait().unwrap();
-    refused(&output, &["(sleep 600)", &foreign.id().to_string()]);
+    let pid = format!("gpu is held by pid {}", foreign.id());
+    refused(&output, &[&pid, "gpu: sleep 600"]);
     assert!(lives);
 }
 
@@ -139,17 +178,14 @@ fn reclaim_ends_a_glim_that_is_hung() {
     hang(&hung, &place.lock());
     refused(&place.run(&[]), &["which is hung"]);
     let mut next = place.command(&["--reclaim"]);
-    let mut next = Served(next.stderr(Stdio::null()).spawn().unwrap());
+    let mut next = Served(next.stderr(Stdio::null()).spawn().unwrap(), String::new());
     // It was told to end. That it is ended by force otherwise is tested where the time for it can be set, in the crate `service`.
     while !is_told_to_end(hung.0.id()) {
         std::thread::sleep(Duration::from_millis(20));
     }
     signal(&hung, "CONT");
     hung.0.wait().unwrap();
-    let mut line = String::new();
-    let out = next.0.stdout.take().unwrap();
-    BufReader::new(out).read_line(&mut line).unwrap();
-    assert!(line.contains("address"), "{line}");
+    next.listens();
 }
 
 #[test]
@@ -191,9 +227,5 @@ fn of_several_that_start_together_exactly_one_serves() {
         });
         std::thread::sleep(Duration::from_millis(20));
     }
-    let mut winner = Served(started.pop().unwrap());
-    let mut line = String::new();
-    let out = winner.0.stdout.take().unwrap();
-    BufReader::new(out).read_line(&mut line).unwrap();
-    assert!(line.contains("address"), "{line}");
+    Served(started.pop().unwrap(), String::new()).listens();
 }

@@ -5,7 +5,9 @@
 #![cfg(all(target_os = "linux", debug_assertions))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod checks;
 mod commands;
+mod holders;
 mod life;
 mod locks;
 mod manager;

@@ -3,26 +3,28 @@
 //! A GPU that another glim holds ends the start with code 69 and the holder's name, which a service manager takes for final. Waiting for
 //! it, or ending a holder that is hung, happens only where the operator asks for it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use glim_doctor::process::ProcFs;
 use glim_server::Lifecycle;
-use glim_service::holders::{Holder, Holders, OpenFiles};
 use glim_service::lock::{self, Held, LockError, Locks, Owner};
-use glim_service::process::Processes;
 use glim_service::reclaim::{self, ReclaimError};
 
 use super::MAX_SECONDS;
+use super::others::{self, Device, Others};
 use crate::exit::{Exit, Failure};
 use crate::gpu::Gpus;
 
 /// Time between two attempts.
 const POLL: Duration = Duration::from_millis(250);
-/// Time that a hung holder gets after SIGTERM, and again after SIGKILL.
+/// Time that a hung holder gets after SIGTERM, and again after SIGKILL; and its memory to become free.
 const GRACE: Duration = Duration::from_secs(10);
+/// Time that others get before they count as holders: one that has just ended leaves the driver to clear up behind it.
+const SETTLE: Duration = Duration::from_secs(3);
 /// Silence beyond a step's longest time that makes a holder hung.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -36,7 +38,10 @@ pub(super) struct ClaimArgs {
     /// End a glim that is hung and holds them, if it is of this user, this unit and this program; never anything else
     #[arg(long)]
     reclaim: bool,
-    /// For tests: hold this too; the path of a file stands for a device
+    /// Start beside other programs that compute on them, if the memory that they leave is enough; never beside another glim serve
+    #[arg(long)]
+    share_gpu: bool,
+    /// For tests: hold this too, a GPU by its place on the bus, or the path of a file that stands for one
     #[arg(long, value_name = "DEVICE", hide = true)]
     hold_device: Vec<String>,
 }
@@ -48,10 +53,10 @@ pub(super) type Shared = Arc<OnceLock<Locks>>;
 pub(super) struct Claim {
     folder: PathBuf,
     owner: Owner,
-    /// Devices of which other programs that have them open are found.
-    nodes: Vec<String>,
+    devices: Vec<Device>,
     patience: Option<Duration>,
     reclaims: bool,
+    shares: bool,
     locks: Shared,
 }
 
@@ -66,11 +71,13 @@ impl Claim {
         step_timeout: Duration,
     ) -> Result<Self, Failure> {
         let of_gpus = gpus.into_iter().flat_map(|gpus| &gpus.of_ranks);
-        let mut devices: Vec<String> = of_gpus.map(|gpu| format!("gpu-{}", gpu.bus_id)).collect();
-        devices.extend(args.hold_device.iter().cloned());
-        devices.sort();
-        devices.dedup();
-        let owner = Owner::this(&devices, step_timeout + SILENCE).map_err(|error| {
+        let of_gpus = of_gpus.map(|gpu| Device::Gpu(gpu.bus_id.clone()));
+        let of_tests = args.hold_device.iter().map(|name| Device::named(name));
+        let devices: Vec<Device> = of_gpus.chain(of_tests).collect();
+        let mut names: Vec<String> = devices.iter().map(Device::lock).collect();
+        names.sort();
+        names.dedup();
+        let owner = Owner::this(&names, step_timeout + SILENCE).map_err(|error| {
             Failure::new(
                 Exit::Temporary,
                 format!("this process cannot be named: {error}"),
@@ -82,16 +89,21 @@ impl Claim {
             variable("XDG_RUNTIME_DIR").as_deref(),
             &std::env::temp_dir(),
         );
-        let is_node = |device: &&String| Path::new(device).is_absolute();
         let claim = Self {
             folder,
             owner,
-            nodes: devices.iter().filter(is_node).cloned().collect(),
+            devices,
             patience: (args.wait_for_gpu > 0).then(|| Duration::from_secs(args.wait_for_gpu)),
             reclaims: args.reclaim,
+            shares: args.share_gpu,
             locks: Shared::default(),
         };
-        match claim.attempt() {
+        // Who waits anyhow does not wait here, where nobody is answered yet.
+        let settle = match claim.patience {
+            Some(_) => Duration::ZERO,
+            None => SETTLE,
+        };
+        match claim.attempt(settle) {
             Err(failure) if !claim.may_wait_for(&failure) => Err(failure),
             _ => Ok(claim),
         }
@@ -113,7 +125,7 @@ impl Claim {
         lifecycle.loading("waiting for GPUs");
         let until = Instant::now() + self.patience.unwrap_or_default();
         loop {
-            match self.attempt() {
+            match self.attempt(Duration::ZERO) {
                 Err(failure) if self.may_wait_for(&failure) && Instant::now() < until => {
                     lifecycle.worked(1);
                     std::thread::sleep(POLL);
@@ -127,26 +139,53 @@ impl Claim {
         self.patience.is_some() && failure.exit() == Exit::Unavailable
     }
 
-    /// Takes all locks, or says who has one.
-    fn attempt(&self) -> Result<(), Failure> {
-        if self.owner.devices.is_empty() {
+    /// Places on the bus of the GPUs that are claimed.
+    pub(super) fn gpus(&self) -> Vec<String> {
+        let place = |device: &Device| match device {
+            Device::Gpu(bus_id) => Some(bus_id.clone()),
+            Device::File(_) => None,
+        };
+        self.devices.iter().filter_map(place).collect()
+    }
+
+    /// Takes all locks, or says who has one; then no other program may have a device, for longer than `settle`.
+    fn attempt(&self, settle: Duration) -> Result<(), Failure> {
+        if self.devices.is_empty() {
             return Ok(());
         }
+        let mut settle = settle;
         let locks = match Locks::take(&self.folder, &self.owner) {
             Ok(locks) => locks,
             Err(LockError::Held { device, holder }) if self.reclaims => {
                 self.reclaim(&device, &holder)?;
+                settle = GRACE;
                 Locks::take(&self.folder, &self.owner).map_err(of_lock)?
             }
             Err(error) => return Err(of_lock(error)),
         };
-        // Whoever comes later finds our lock; who was there before has to be looked for.
-        let others = |node: &String| Some((node.clone(), OpenFiles::default().of(node).pop()?));
-        if let Some((node, holder)) = self.nodes.iter().find_map(others) {
-            return Err(held_by(&node, &holder));
-        }
+        // Whoever comes later finds our lock; who was there before, or takes none, has to be looked for.
+        self.alone_within(settle)?;
         let _ = self.locks.set(locks);
         Ok(())
+    }
+
+    fn alone_within(&self, settle: Duration) -> Result<(), Failure> {
+        let until = Instant::now() + settle;
+        loop {
+            match others::look(&self.devices)? {
+                Others::Nobody => return Ok(()),
+                Others::Untold(why) => {
+                    tracing::warn!(why, "whether others hold the GPUs cannot be told");
+                    return Ok(());
+                }
+                Others::Hold(who) if self.shares => {
+                    tracing::warn!(who = who.join("; "), "the GPUs are shared");
+                    return Ok(());
+                }
+                Others::Hold(who) if Instant::now() >= until => return Err(held_by(&who)),
+                Others::Hold(_) => std::thread::sleep(POLL),
+            }
+        }
     }
 
     fn reclaim(&self, device: &str, holder: &Held) -> Result<(), Failure> {
@@ -156,7 +195,7 @@ impl Claim {
                 format!("{device} is held by {holder}, and --reclaim does not help: {error}"),
             )
         };
-        let processes = Processes::default();
+        let processes = ProcFs::default();
         let process = reclaim::provable(holder, &self.owner, &processes).map_err(failed)?;
         tracing::warn!(
             device,
@@ -178,7 +217,8 @@ fn of_lock(error: LockError) -> Failure {
     }
 }
 
-fn held_by(device: &str, holder: &Holder) -> Failure {
-    Failure::new(Exit::Unavailable, format!("{device} is held by {holder}"))
-        .hint("end it, or choose other GPUs (--device); --wait-for-gpu waits for it")
+fn held_by(who: &[String]) -> Failure {
+    Failure::new(Exit::Unavailable, who.join("; ")).hint(
+        "end it, choose other GPUs (--device), or start beside it if the memory is enough (--share-gpu); --wait-for-gpu waits for it",
+    )
 }

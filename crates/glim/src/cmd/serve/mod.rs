@@ -3,7 +3,9 @@
 //! What an operator decides is checked before anything is opened; the address is taken before the model is loaded, so that probes
 //! are answered meanwhile and a second server on the same port fails at once.
 
+mod checks;
 mod claim;
+mod others;
 mod proof;
 mod watch;
 
@@ -19,6 +21,7 @@ use glim_server::{
     ApiKeys, Lifecycle, Loaded, ModelInfo, SamplingDefaults, Server, ServerConfig, TypeShare,
 };
 
+use self::checks::Checks;
 use self::claim::{Claim, ClaimArgs};
 use self::proof::Extent;
 use self::watch::Watch;
@@ -80,6 +83,14 @@ pub(crate) struct ServeArgs {
     placement: Placement,
     #[command(flatten)]
     claim: ClaimArgs,
+    /// What is done where glim doctor finds the machine unfit to serve on these GPUs, or on the CPU: refuse to start, warn, or do not look (off)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "refuse",
+        hide_possible_values = true
+    )]
+    checks: Checks,
     #[command(flatten)]
     kv_events: KvEventsArgs,
     #[command(flatten)]
@@ -178,6 +189,9 @@ struct DefaultArgs {
 
 pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
     let mut setup = args.placement.setup(Math::Fast)?;
+    if let Some(gpus) = &mut setup.gpus {
+        gpus.insists = true;
+    }
     let _logs = args.logs.start()?;
     let config = args.config()?;
     let template = args
@@ -214,6 +228,7 @@ pub(crate) fn run(args: ServeArgs, ui: &Ui) -> Result<Exit, Failure> {
             ui.print_json(&serde_json::json!({ "address": address.to_string() }))?;
         }
         claim.finish(lifecycle)?;
+        checks::run(args.checks, args.model.path(), &claim.gpus(), lifecycle)?;
         load(&args, setup, template.as_deref(), &ui, lifecycle)
     });
     let result = result.map(|()| Exit::Ok).map_err(Failure::from);
