@@ -286,7 +286,7 @@ fn latency(done: &[(Job, &Measured)]) -> Verdict {
     }
 }
 
-/// Starts `program arguments… FROM TO` for each job.
+/// Starts `program arguments… FROM TO PARENT` for each job; PARENT is this process's number, for [`end_with_parent`].
 #[derive(Debug, Clone)]
 pub struct Spawned {
     /// The program: this one.
@@ -300,6 +300,7 @@ impl Runner for Spawned {
         let child = Command::new(&self.program)
             .args(&self.arguments)
             .args([job.from.to_string(), job.to.to_string()])
+            .arg(std::process::id().to_string())
             // The numbers are NVML's, which counts along the bus.
             .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             .env_remove("CUDA_VISIBLE_DEVICES")
@@ -313,6 +314,23 @@ impl Runner for Spawned {
                 why: format!("cannot start {}: {error}", self.program.display()),
             },
         }
+    }
+}
+
+/// From now on the kernel kills this process when its parent has ended, however that ended: nobody would take the answer, and nobody
+/// would end it if it hung. The parent is the thread that started it, which is to stay until it has waited.
+///
+/// # Errors
+/// If `parent` has ended already, or the kernel refuses.
+pub fn end_with_parent(parent: u32) -> std::io::Result<()> {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // It may have ended before the kernel was told.
+    match getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()) {
+        Some(pid) if pid == parent => Ok(()),
+        _ => Err(std::io::Error::other(
+            "the process that started it has ended",
+        )),
     }
 }
 

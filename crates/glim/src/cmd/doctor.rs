@@ -62,6 +62,8 @@ pub(crate) struct ProbeArgs {
     from: usize,
     /// The GPU whose memory they reach
     to: usize,
+    /// The process that waits for the answer
+    parent: u32,
 }
 
 pub(crate) fn run(args: &DoctorArgs, ui: &Ui) -> Result<Exit, Failure> {
@@ -156,6 +158,8 @@ fn probes(facts: &Facts, limit: Duration, ui: &Ui) -> Result<Vec<Finding>, Failu
 
 /// One probe, in this process: its measurements as one line of JSON.
 pub(crate) fn run_probe(args: &ProbeArgs, ui: &Ui) -> Result<Exit, Failure> {
+    probe::end_with_parent(args.parent)
+        .map_err(|error| Failure::new(Exit::Temporary, format!("no probe: {error}")))?;
     ui.print_json(&gpu::probe_pair(args.from, args.to)?)?;
     Ok(Exit::Ok)
 }

@@ -229,3 +229,38 @@ fn of_several_that_start_together_exactly_one_serves() {
     }
     Served(started.pop().unwrap(), String::new()).listens();
 }
+
+/// Ranks are threads: they end with their process, however that ends, and there is nothing else that could stay.
+#[test]
+fn a_server_that_is_killed_leaves_no_process_behind() {
+    use std::os::unix::process::CommandExt;
+    let place = Place::new();
+    let mut command = place.without_device(&["--tp", "2"]);
+    // All that it starts is in its group, unless it wants to be elsewhere, and is its child.
+    let served = Served::start(command.process_group(0));
+    served.serves();
+    let pid = served.0.id();
+    let of_it = || -> Vec<String> {
+        let stats = std::fs::read_dir("/proc").unwrap().flatten();
+        let stats = stats.filter_map(|it| std::fs::read_to_string(it.path().join("stat")).ok());
+        let is_of_it = |stat: &String| {
+            let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+            let numbers: Vec<u32> = fields
+                .skip(1)
+                .take(2)
+                .map_while(|n| n.parse().ok())
+                .collect();
+            numbers.contains(&pid)
+        };
+        stats.filter(is_of_it).collect()
+    };
+    assert_eq!(of_it().len(), 1, "{:?}", of_it());
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let names = threads
+        .flatten()
+        .map(|it| std::fs::read_to_string(it.path().join("comm")).unwrap());
+    let ranks = names.filter(|name| name.starts_with("glim-rank")).count();
+    assert_eq!(ranks, 2);
+    drop(served);
+    assert!(of_it().is_empty(), "{:?}", of_it());
+}
