@@ -30,4 +30,4 @@ pub use backend::{CpuBackend, CpuOptions};
 pub use collective::RankGroup;
 pub use detect::Isa;
 pub use matmul::Math;
-pub use pool::Pool;
+pub use pool::{POOL_THREAD, Pool};

@@ -24,6 +24,9 @@ use std::thread::JoinHandle;
 /// Rounds of [`std::hint::spin_loop`] before a worker sleeps: some tens of microseconds.
 const SPINS: usize = 2_000;
 
+/// What the names of a pool's threads begin with.
+pub const POOL_THREAD: &str = "glim-cpu-";
+
 /// A parallel section, borrowed from the thread that runs it.
 #[derive(Clone, Copy)]
 struct Job {
@@ -71,7 +74,7 @@ impl Pool {
         });
         let worker = |index| {
             let shared = Arc::clone(&shared);
-            let builder = std::thread::Builder::new().name(format!("glim-cpu-{index}"));
+            let builder = std::thread::Builder::new().name(format!("{POOL_THREAD}{index}"));
             builder.spawn(move || work(&shared, index)).ok()
         };
         // A thread that cannot be had is one fewer, not an error: the sections are the same, and `threads` says how many there are.

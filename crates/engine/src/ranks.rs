@@ -9,23 +9,35 @@
 //! a failure too, is said when it is waited for.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use glim_plan::collective::{Group, RankFault};
+use glim_plan::collective::{Group, RankFailure, RankFault};
 use glim_plan::{
     Allocated, Backend, BackendError, BufferId, Caps, Plan, Profile, ReadTarget, StateDecl, StepId,
     StepInputs, StepResults, Ticket, WeightGroup, WeightSource,
 };
 
+use crate::panics::watched;
+
 /// What the names of the ranks' threads begin with.
-pub const RANK_THREAD: &str = "glim-rank-";
+const RANK_THREAD: &str = "glim-rank-";
 
 /// How long a rank is given to come back once another has failed: it learns of that at its next collective.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// What is done on the way to an engine that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadStage {
+    /// Weights are read and laid out, caches are allocated.
+    Weights,
+    /// Steps are prepared: kernels are compiled, or found.
+    Steps,
+    /// Steps get the memory that they run with, and are captured where they run as graphs.
+    Memory,
+}
 
 /// One rank before it is loaded.
 pub struct Rank<'a> {
@@ -38,7 +50,7 @@ pub struct Rank<'a> {
 /// All ranks of an engine.
 pub(crate) enum Ranks {
     /// Alone: it runs on the caller's thread.
-    One(Box<dyn Backend>),
+    One(One),
     /// Several, on threads of their own.
     Many(Many),
 }
@@ -67,13 +79,17 @@ impl Ranks {
             ranks.into_iter().map(|rank| rank.backend).collect();
         match (group, backends.len()) {
             (Some(group), n) if n > 1 => Ok(Self::Many(Many::new(backends, group))),
-            _ => Ok(Self::One(backends.remove(0))),
+            (group, _) => Ok(Self::One(One {
+                backend: backends.remove(0),
+                group,
+                broken: None,
+            })),
         }
     }
 
     pub(crate) fn caps(&self) -> Caps {
         match self {
-            Self::One(backend) => backend.caps(),
+            Self::One(one) => one.backend.caps(),
             Self::Many(many) => many.caps.clone(),
         }
     }
@@ -81,7 +97,7 @@ impl Ranks {
     /// Prepares the step that each rank has one of these plans for, in the order of ranks.
     pub(crate) fn prepare(&mut self, plans: &[Plan]) -> Result<StepId, BackendError> {
         match self {
-            Self::One(backend) => backend.prepare(&plans[0]),
+            Self::One(one) => one.backend.prepare(&plans[0]),
             Self::Many(many) => many.prepare(plans),
         }
     }
@@ -89,9 +105,9 @@ impl Ranks {
     /// Makes all that the prepared steps run with; what each rank then holds. `plan` is one of theirs.
     pub(crate) fn seal(&mut self, plan: &Plan) -> Result<Vec<Option<Allocated>>, BackendError> {
         match self {
-            Self::One(backend) => {
-                backend.seal()?;
-                Ok(vec![backend.allocated()])
+            Self::One(one) => {
+                one.backend.seal()?;
+                Ok(vec![one.backend.allocated()])
             }
             Self::Many(many) => many.ask(
                 plan,
@@ -111,15 +127,26 @@ impl Ranks {
         target: ReadTarget<'_>,
     ) -> Result<Vec<u8>, BackendError> {
         match self {
-            Self::One(backend) => backend.read(target),
+            Self::One(one) => one.backend.read(target),
             Self::Many(many) => many.read(rank, target),
+        }
+    }
+
+    /// Rank and operation, by its index, that a step failed in, as far as that is known of ranks that meet.
+    pub(crate) fn failed_in(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::One(one) => one.group.as_ref().map(|group| (0, group.op_of(0))),
+            Self::Many(many) => {
+                let failure = many.group.failure();
+                failure.map(|failure| (failure.rank, failure.op))
+            }
         }
     }
 
     /// The hash of a rank's weight where it lies, if its backend has a way to that.
     pub(crate) fn hash(&self, rank: usize, weight: &str) -> Result<Option<u64>, BackendError> {
         match self {
-            Self::One(backend) => backend.hash(weight),
+            Self::One(one) => one.backend.hash(weight),
             Self::Many(many) => many.hash(rank, weight),
         }
     }
@@ -127,7 +154,7 @@ impl Ranks {
     /// Nodes of the graph that rank 0 runs a step as, if it is one.
     pub(crate) fn nodes(&self, step: StepId) -> Option<usize> {
         match self {
-            Self::One(backend) => backend.nodes(step),
+            Self::One(one) => one.backend.nodes(step),
             Self::Many(many) => many.nodes(step),
         }
     }
@@ -140,7 +167,9 @@ impl Ranks {
         inputs: &Arc<StepInputs>,
     ) -> Result<Vec<StepResults>, BackendError> {
         match self {
-            Self::One(backend) => Ok(vec![backend.run(step, inputs)?]),
+            Self::One(one) => Ok(vec![
+                one.watched(plan, |backend| backend.run(step, inputs))?,
+            ]),
             Self::Many(many) => many.run(step, plan, inputs),
         }
     }
@@ -154,7 +183,10 @@ impl Ranks {
         repeats: usize,
     ) -> Result<Vec<Vec<Profile>>, BackendError> {
         match self {
-            Self::One(backend) => Ok(vec![backend.profile(step, inputs, repeats)?]),
+            Self::One(one) => {
+                let profile = |backend: &mut dyn Backend| backend.profile(step, inputs, repeats);
+                Ok(vec![one.watched(plan, profile)?])
+            }
             Self::Many(many) => many.profile(step, plan, inputs, repeats),
         }
     }
@@ -167,7 +199,10 @@ impl Ranks {
         inputs: &Arc<StepInputs>,
     ) -> Result<RankTicket, BackendError> {
         match self {
-            Self::One(backend) => backend.submit(step, inputs).map(RankTicket::One),
+            Self::One(one) => {
+                let ticket = one.watched(plan, |backend| backend.submit(step, inputs));
+                ticket.map(RankTicket::One)
+            }
             Self::Many(many) => many.submit(step, plan, inputs),
         }
     }
@@ -179,7 +214,9 @@ impl Ranks {
         plan: &Plan,
     ) -> Result<Vec<StepResults>, BackendError> {
         match (self, ticket) {
-            (Self::One(backend), RankTicket::One(ticket)) => Ok(vec![backend.wait(ticket)?]),
+            (Self::One(one), RankTicket::One(ticket)) => {
+                Ok(vec![one.watched(plan, |backend| backend.wait(ticket))?])
+            }
             (Self::Many(many), RankTicket::Many) => many.ask(plan, || Job::Wait, results),
             // A ticket of other ranks: there is no way to have one.
             (ranks, _) => Err(BackendError::Unsupported {
@@ -188,6 +225,38 @@ impl Ranks {
                 reason: "the ticket is not of these ranks".into(),
             }),
         }
+    }
+}
+
+/// A rank that is alone.
+pub(crate) struct One {
+    backend: Box<dyn Backend>,
+    /// Of one, where it says which operation it is in.
+    group: Option<Arc<dyn Group>>,
+    /// It has panicked: nobody knows what state it is in.
+    broken: Option<RankFailure>,
+}
+
+impl One {
+    /// A job of a step; a panic is its error.
+    fn watched<T>(
+        &mut self,
+        plan: &Plan,
+        job: impl FnOnce(&mut dyn Backend) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        if let Some(failure) = &self.broken {
+            return Err(failure.clone().in_plan(plan));
+        }
+        watched(|| job(&mut *self.backend)).unwrap_or_else(|reason| {
+            let group = self.group.as_ref();
+            let failure = RankFailure {
+                rank: 0,
+                op: group.map_or(RankFailure::UNKNOWN_OP, |group| group.op_of(0)),
+                fault: RankFault::Panicked(reason),
+            };
+            self.broken = Some(failure.clone());
+            Err(failure.in_plan(plan))
+        })
     }
 }
 
@@ -565,7 +634,7 @@ fn serve(
     let mut submitted: VecDeque<Result<Ticket, Option<BackendError>>> = VecDeque::new();
     for job in jobs {
         let is_submit = matches!(job, Job::Submit(..));
-        let done = catch_unwind(AssertUnwindSafe(|| match job {
+        let done = watched(|| match job {
             Job::Prepare(plan) => backend.prepare(&plan).map(Reply::Prepared),
             Job::Seal => backend.seal().map(|()| Reply::Sealed(backend.allocated())),
             Job::Run(step, inputs) => backend.run(step, &inputs).map(Reply::Ran),
@@ -589,7 +658,7 @@ fn serve(
                 Err(error) => Reply::Failed(Some(error)),
             }),
             Job::Nodes(step) => Ok(Reply::Counted(backend.nodes(step))),
-        }));
+        });
         let reply = match done {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) => {
@@ -599,8 +668,8 @@ fn serve(
                 }
                 Reply::Failed(Some(error))
             }
-            Err(panic) => {
-                group.fail(rank, RankFault::Panicked(message_of(&*panic)));
+            Err(reason) => {
+                group.fail(rank, RankFault::Panicked(reason));
                 Reply::Failed(None)
             }
         };
@@ -616,11 +685,4 @@ fn serve(
             return;
         }
     }
-}
-
-/// What a panic said.
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".into())
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use glim_model::{EmitRequest, Inventory, OutputRows, emit, states};
 use glim_plan::sample::{SampleParams, is_shortlistable};
 use glim_plan::{
-    Allocated, CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId, StepInputs,
-    StepKind, StepResults, check_ranks, check_states, fuse,
+    Allocated, BackendError, CacheGeometry, Caps, GgmlType, InputKind, Plan, Profile, StepId,
+    StepInputs, StepKind, StepResults, check_ranks, check_states, fuse,
 };
 use glim_text::TokenId;
 
@@ -105,7 +105,8 @@ impl Prepared {
         batch: &[BatchRow<'_>],
     ) -> Result<Vec<StepResults>, EngineError> {
         self.write(batch)?;
-        Ok(ranks.run(self.id, &self.plan, &self.inputs)?)
+        let ran = ranks.run(self.id, &self.plan, &self.inputs);
+        ran.map_err(|error| self.failed(ranks, error))
     }
 
     /// Writes a batch into the inputs and runs it `repeats` times, watched; the profiles of each rank.
@@ -116,7 +117,8 @@ impl Prepared {
         repeats: usize,
     ) -> Result<Vec<Vec<Profile>>, EngineError> {
         self.write(batch)?;
-        Ok(ranks.profile(self.id, &self.plan, &self.inputs, repeats)?)
+        let profiles = ranks.profile(self.id, &self.plan, &self.inputs, repeats);
+        profiles.map_err(|error| self.failed(ranks, error))
     }
 
     /// Nodes of the graph that rank 0 runs it as, if it is one.
@@ -131,7 +133,8 @@ impl Prepared {
         batch: &[BatchRow<'_>],
     ) -> Result<RankTicket, EngineError> {
         self.write(batch)?;
-        Ok(ranks.submit(self.id, &self.plan, &self.inputs)?)
+        let ticket = ranks.submit(self.id, &self.plan, &self.inputs);
+        ticket.map_err(|error| self.failed(ranks, error))
     }
 
     /// Rank 0's results of a step that was handed over.
@@ -140,7 +143,32 @@ impl Prepared {
         ranks: &mut Ranks,
         ticket: RankTicket,
     ) -> Result<StepResults, EngineError> {
-        self.first(ranks.wait(ticket, &self.plan)?)
+        let results = ranks.wait(ticket, &self.plan);
+        self.first(results.map_err(|error| self.failed(ranks, error))?)
+    }
+
+    /// The one place where a step that failed is logged: which rank, in which operation, on what.
+    fn failed(&self, ranks: &Ranks, error: BackendError) -> EngineError {
+        let known = ranks.failed_in();
+        let rank = error.rank().or(known.map(|(rank, _)| rank)).unwrap_or(0);
+        let plan = self.plan_of(rank.min(self.others.len()));
+        let mut nodes = plan.ops.iter().enumerate();
+        let node = nodes.find(|(index, node)| match error.op() {
+            Some(label) => node.label == label,
+            None => known.is_some_and(|(_, op)| op == *index),
+        });
+        let node = node.map(|(_, node)| node);
+        tracing::error!(
+            rank,
+            op = node.map(|node| node.label.as_str()),
+            kind = node.map(|node| node.op.kind()),
+            shapes = node.map(|node| plan.shapes(&node.op)),
+            plan = plan.name,
+            step = %plan.step,
+            %error,
+            "a step failed"
+        );
+        error.into()
     }
 
     fn first(&self, results: Vec<StepResults>) -> Result<StepResults, EngineError> {
@@ -304,16 +332,20 @@ impl Steps {
     pub(crate) fn prepare(
         ranks: &mut Ranks,
         plans: Vec<(Key, RankPlans)>,
-    ) -> Result<(Self, Vec<Option<Allocated>>), EngineError> {
+    ) -> Result<Self, EngineError> {
         let mut steps = HashMap::new();
         for (key, plans) in plans {
             steps.insert(key, Prepared::new(ranks, plans)?);
         }
-        let allocated = match steps.values().next() {
-            Some(prepared) => ranks.seal(&prepared.plan)?,
-            None => Vec::new(),
-        };
-        Ok((Self { steps }, allocated))
+        Ok(Self { steps })
+    }
+
+    /// Makes all that they run with; what each rank then holds.
+    pub(crate) fn seal(&self, ranks: &mut Ranks) -> Result<Vec<Option<Allocated>>, EngineError> {
+        match self.steps.values().next() {
+            Some(prepared) => Ok(ranks.seal(&prepared.plan)?),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The step of a bucket.

@@ -194,6 +194,45 @@ fn a_panic_in_one_rank_ends_the_step_with_its_name_and_operation() {
     assert!(again.starts_with("rank 1 panicked: on purpose"), "{again}");
 }
 
+/// A rank that is alone is no other: its panic is the step's error, and does not unwind through the engine.
+#[test]
+fn a_panic_of_a_rank_that_is_alone_names_its_operation_too() {
+    let checkpoint = Checkpoint::open(&assets::odd_glm52()).unwrap();
+    let group = RankGroup::new(1, Duration::from_secs(60));
+    let (n, _) = ops_of_a_step(&checkpoint);
+    let place = Faulty {
+        own: group.rank(0),
+        // About the middle of the first step after the prompt's, which has as many operations, but for the ranks' own.
+        fault: Fault::Panic { op: n + n / 2 },
+        begun: AtomicU64::new(0),
+        over: Arc::default(),
+    };
+    let backend = CpuBackend::new(CpuOptions {
+        math: Math::Exact,
+        threads: Some(1),
+        ranks: Some(Arc::new(place)),
+        ..CpuOptions::default()
+    });
+    let options = EngineOptions {
+        context: Some(64),
+        max_chunk: 16,
+        ..EngineOptions::default()
+    };
+    let plan = EnginePlan::new(Inventory::of(&checkpoint), &backend.caps(), options).unwrap();
+    let rank = Rank {
+        backend: Box::new(backend),
+        weights: &checkpoint,
+    };
+    let mut engine = Engine::load_ranks(plan, vec![rank], Some(Arc::new(group))).unwrap();
+    let message = generate(&mut engine, 16).unwrap_err().to_string();
+    assert!(
+        message.starts_with("rank 0 panicked: on purpose (plan decode-1, in blk."),
+        "{message}"
+    );
+    let again = generate(&mut engine, 1).unwrap_err().to_string();
+    assert!(again.starts_with("rank 0 panicked: on purpose"), "{again}");
+}
+
 #[test]
 fn a_stall_in_one_rank_ends_the_step_within_the_deadline() {
     let checkpoint = Checkpoint::open(&assets::odd_glm52()).unwrap();

@@ -8,7 +8,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::error::ErrorKind;
-use glim_engine::{EngineError, RANK_THREAD};
+use glim_cpu::POOL_THREAD;
+use glim_engine::{EngineError, panics};
 use glim_gguf::GgufError;
 use glim_model::export::ExportError;
 use glim_model::quantize::QuantizeError;
@@ -18,6 +19,7 @@ use glim_plan::BackendError;
 use glim_server::ServeError;
 use glim_text::TextError;
 
+use crate::logs;
 use crate::ui::Ui;
 
 macro_rules! exits {
@@ -153,14 +155,30 @@ impl Failure {
     pub(crate) fn report_in(&self, json: bool) -> Exit {
         match self.exit {
             Exit::Ok => {}
-            _ if json => tell_json(&self.to_json()),
+            _ if json => {
+                self.log();
+                tell_json(&self.to_json());
+            }
             _ => self.tell(),
         }
         self.exit
     }
 
-    /// Tells it in words, on stderr.
+    /// Tells it in the log, if that is for programs; whether it is.
+    fn log(&self) -> bool {
+        let (kind, code) = (self.exit.name(), self.exit.code());
+        let is_structured = logs::is_structured();
+        if is_structured {
+            tracing::error!(kind, code, hint = self.hint, "{}", self.message());
+        }
+        is_structured
+    }
+
+    /// Tells it in words, on stderr, or in the log where that is for programs.
     pub(crate) fn tell(&self) {
+        if self.log() {
+            return;
+        }
         let mut text = format!("glim: {}\n", one_line(&self.message));
         if let Some(hint) = &self.hint {
             text += &format!("hint: {}\n", one_line(hint));
@@ -212,8 +230,11 @@ pub(crate) fn report_clap(error: &clap::Error, json: bool) -> Exit {
     Exit::Usage
 }
 
-/// Threads whose panic ends one request of a service and not the process: those that answer HTTP, and what they start.
-const SURVIVORS: &[&str] = &["glim-http", "glim-template"];
+/// Threads whose panic does not end the process: those that answer HTTP, and what they start, where it ends one request; those of a pool,
+/// where it ends whatever uses the pool.
+fn is_survivor(thread: &str) -> bool {
+    ["glim-http", "glim-template"].contains(&thread) || thread.starts_with(POOL_THREAD)
+}
 
 /// A panic is a bug: one line that asks for a report, exit 70.
 pub(crate) fn install_panic_hook(json: bool) {
@@ -223,13 +244,10 @@ pub(crate) fn install_panic_hook(json: bool) {
             .map(|l| format!("{}:{}", l.file(), l.line()))
             .unwrap_or_default();
         // The step that a rank was in ends with an error that names it.
-        let thread = std::thread::current();
-        if thread
-            .name()
-            .is_some_and(|name| name.starts_with(RANK_THREAD))
-        {
-            return;
+        if panics::is_watched() {
+            return panics::note_place(place);
         }
+        let thread = std::thread::current();
         let payload = info.payload();
         let literal = payload.downcast_ref::<&str>().copied();
         let reason = literal
@@ -243,15 +261,11 @@ pub(crate) fn install_panic_hook(json: bool) {
             env!("CARGO_PKG_REPOSITORY")
         );
         let failure = Failure::new(Exit::Internal, message).hint(hint);
-        if thread.name().is_some_and(|name| SURVIVORS.contains(&name)) {
+        if thread.name().is_some_and(is_survivor) {
             failure.tell();
             return;
         }
-        if json {
-            tell_json(&failure.to_json());
-        } else {
-            failure.tell();
-        }
+        failure.report_in(json);
         std::process::exit(Exit::Internal.code().into());
     }));
 }

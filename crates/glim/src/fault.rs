@@ -1,4 +1,4 @@
-//! Faults on demand, for tests of what supervises the process: a step that takes long, or for ever.
+//! Faults on demand, for tests of what supervises the process: a step that takes long, or for ever, or panics.
 //!
 //! Only where debug assertions are on, which releases are built without: there [`around`] changes nothing.
 
@@ -23,7 +23,7 @@ mod on_demand {
         WeightGroup, WeightSource,
     };
 
-    /// Names a file with the seconds that each step takes longer. While it is not there, or empty, none does.
+    /// Names a file with the seconds that each step takes longer, or the word `panic`. While it is not there, or empty, steps are as they are.
     const VARIABLE: &str = "GLIM_TEST_SLOW_STEPS";
 
     /// A backend without its optional abilities, so that all steps go through [`Slow::run`].
@@ -48,6 +48,7 @@ mod on_demand {
     impl Slow {
         fn delay(&self) -> Duration {
             let text = std::fs::read_to_string(&self.file).unwrap_or_default();
+            assert!(text.trim() != "panic", "a test wants a panic");
             let seconds = text.trim().parse().unwrap_or(0.0);
             Duration::try_from_secs_f64(seconds).unwrap_or_default()
         }

@@ -7,7 +7,8 @@ use std::time::Instant;
 use clap::Args;
 use glim_cpu::{CpuBackend, CpuOptions, Pool, RankGroup, machine};
 use glim_engine::{
-    Budget, Engine, EngineError, EngineOptions, EnginePlan, LatentsCost, Rank, RankSpeeds,
+    Budget, Engine, EngineError, EngineOptions, EnginePlan, LatentsCost, LoadStage, Rank,
+    RankSpeeds,
 };
 use glim_gguf::Gguf;
 use glim_model::checkpoint::Source;
@@ -222,6 +223,8 @@ pub(crate) enum Loading {
     Expected(u64),
     /// So many more are.
     Loaded(u64),
+    /// This is what is done next.
+    Stage(LoadStage),
 }
 
 /// The same, with all options of the engine.
@@ -353,7 +356,9 @@ fn load(
         .collect();
     let loaded = backends.into_iter().zip(&watched);
     let loaded = loaded.map(|(backend, weights)| Rank { backend, weights });
-    let engine = Engine::load_ranks(plan, loaded.collect(), group).map_err(of_loading)?;
+    let stage = |stage| told(Loading::Stage(stage));
+    let engine = Engine::load_ranks_told(plan, loaded.collect(), group, &stage);
+    let engine = engine.map_err(of_loading)?;
     drop(progress);
     ui.detail(|| {
         let (backend, seconds) = (engine.caps().name, start.elapsed().as_secs_f64());
@@ -452,8 +457,13 @@ pub(crate) fn backends(setup: &Setup) -> Result<Backends, Failure> {
         return Ok((vec![with(options)], None));
     }
     if world_size == 1 {
-        let backends = vec![with(setup.cpu.clone())];
-        return Ok((fault::around(backends), None));
+        // A group of one: there its rank says which operation it is in.
+        let group = RankGroup::new(1, setup.deadline);
+        let backends = vec![with(CpuOptions {
+            ranks: Some(group.rank(0)),
+            ..setup.cpu.clone()
+        })];
+        return Ok((fault::around(backends), Some(Arc::new(group))));
     }
     let group = RankGroup::new(world_size, setup.deadline);
     let backend = |rank| {

@@ -227,6 +227,18 @@ pub enum BackendError {
         /// What happened, and where.
         reason: String,
     },
+    /// The device failed in an operation.
+    #[error("{device}: in {op} of plan {plan}: {reason}")]
+    Operation {
+        /// The device.
+        device: String,
+        /// Plan.
+        plan: String,
+        /// Label of the operation.
+        op: String,
+        /// What happened.
+        reason: String,
+    },
     /// A poisoned value was left in an output: the operation skipped it, or computed NaN.
     #[error(
         "plan {plan}: {op} left poison in {buffer} at row {row}, element {element}: it was never written, or is NaN"
@@ -243,6 +255,27 @@ pub enum BackendError {
         /// Element of the row.
         element: usize,
     },
+}
+
+impl BackendError {
+    /// The rank that failed, where several are and it is known.
+    pub fn rank(&self) -> Option<usize> {
+        match self {
+            Self::Rank { rank, .. } => Some(*rank),
+            _ => None,
+        }
+    }
+
+    /// Label of the operation that it happened in, if it is known.
+    pub fn op(&self) -> Option<&str> {
+        match self {
+            Self::OutOfRange { op, .. }
+            | Self::Rank { op, .. }
+            | Self::Operation { op, .. }
+            | Self::Poison { op, .. } => Some(op),
+            _ => None,
+        }
+    }
 }
 
 /// Steps that are handed over at a time, the one that is waited for among them.

@@ -90,11 +90,18 @@ pub enum RankFault {
 }
 
 impl RankFailure {
+    /// For [`Self::op`]: it is not known in which operation.
+    pub const UNKNOWN_OP: usize = usize::MAX;
+
     /// As an error of `plan`, whose labels the operations have on every rank.
     pub fn in_plan(self, plan: &Plan) -> BackendError {
         let label = |op: usize| {
             let node = plan.ops.get(op);
-            node.map_or_else(|| format!("operation {op}"), |node| node.label.clone())
+            let other = || match op {
+                Self::UNKNOWN_OP => "an operation that is not known".to_owned(),
+                op => format!("operation {op}"),
+            };
+            node.map_or_else(other, |node| node.label.clone())
         };
         let what = match &self.fault {
             RankFault::Stalled {

@@ -67,6 +67,22 @@ impl Plan {
         format!("{}[{}]", b.dtype, dims.join(", "))
     }
 
+    /// What an operation reads and writes, with types and shapes, which are capacities: `x F32[T:16, 64] -> y F32[T:16, 128]`. What is
+    /// updated in place stands on both sides. For logs.
+    pub fn shapes(&self, op: &Op) -> String {
+        let access = op.access();
+        let list = |lists: [&[BufferId]; 3]| {
+            let each = lists.concat();
+            let each = each
+                .iter()
+                .map(|id| format!("{} {}", self.buffer(*id).name, self.kind_of(*id)));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let read = list([&access.reads, &access.updates, &[]]);
+        let written = list([&access.writes, &access.updates, &access.appends]);
+        format!("{read} -> {written}")
+    }
+
     fn names(&self, ids: &[BufferId]) -> String {
         ids.iter()
             .map(|id| self.buffer(*id).name.as_str())

@@ -74,6 +74,12 @@ impl CudaBackend {
         } = fault;
         let node = plan.ops.get(op);
         let label = node.map_or_else(|| format!("operation {op}"), |node| node.label.clone());
+        let in_op = |reason| BackendError::Operation {
+            device: self.name(),
+            plan: plan.name.clone(),
+            op: label.clone(),
+            reason,
+        };
         let what = match code {
             TOKEN => "token",
             POSITION => "chosen position",
@@ -82,19 +88,12 @@ impl CudaBackend {
                 if let Some(failure) = self.options.ranks.0.failure() {
                     return failure.in_plan(plan);
                 }
-                return BackendError::Device {
-                    device: self.name(),
-                    reason: format!(
-                        "rank {bound} waited in {label} of plan {} for rank {value}, which did not come in time",
-                        plan.name
-                    ),
-                };
+                return in_op(format!(
+                    "rank {bound} waited for rank {value}, which did not come in time"
+                ));
             }
             other => {
-                return BackendError::Device {
-                    device: self.name(),
-                    reason: format!("{label} of plan {} raised fault {other}", plan.name),
-                };
+                return in_op(format!("fault {other} was raised"));
             }
         };
         BackendError::OutOfRange {

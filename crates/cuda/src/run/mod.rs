@@ -421,14 +421,11 @@ impl Running<'_> {
             .zip(&self.made.launches)
             .enumerate()
         {
-            let during = |error: CudaError| BackendError::Device {
+            let during = |error: CudaError| BackendError::Operation {
                 device: backend.name(),
-                reason: format!(
-                    "in {} ({}) of plan {}: {error}",
-                    node.label,
-                    node.op.kind(),
-                    prepared.plan.name
-                ),
+                plan: prepared.plan.name.clone(),
+                op: node.label.clone(),
+                reason: error.to_string(),
             };
             options.ranks.0.begin(i);
             let parts = node.op.parts();

@@ -169,12 +169,14 @@ impl Holder {
                     .map(|device| format!("a handle of {device}")),
             );
         }
-        let what = what.join(", ");
-        let command = self
+        let mut line = format!("pid {} ({}): ", self.pid, who.join(", "));
+        if !what.is_empty() {
+            line += &format!("{}: ", what.join(", "));
+        }
+        line + self
             .command
             .known()
-            .map_or("command unknown", String::as_str);
-        format!("pid {} ({}): {what}: {command}", self.pid, who.join(", "))
+            .map_or("command unknown", String::as_str)
     }
 }
 
@@ -232,6 +234,15 @@ impl Holders {
         let place = pci::bus_id(bus_id)?;
         let is_at = |told: &Told| told.bus_id.known() == Some(&place);
         self.gpus.iter().position(is_at)
+    }
+
+    /// A process of this machine, whatever it holds: what is told of a holder that is known otherwise, as by its lock.
+    pub fn of_process(pid: u32) -> Option<Holder> {
+        let seen = walk(&ProcFs::default(), &[pid], |_| false);
+        let uptime = uptime(&Live::default()).get();
+        let seen = seen.known()?;
+        let files = seen.found.first()?;
+        Some(holder(files, &[], &[], seen.ticks_per_second, uptime))
     }
 
     /// Processes of this machine that have one of these files open, by canonical path: of a device that NVML does not know.

@@ -107,7 +107,7 @@ mod tests {
             ("/dev/nvidia0", true),
             ("/dev/nvidia-uvm", true),
             ("/dev/null", false),
-            ("/tmp/dev/nvidia0", false),
+            ("/srv/dev/nvidia0", false),
         ] {
             assert_eq!(is_of_gpus(Path::new(path)), expected, "{path}");
         }

@@ -22,7 +22,7 @@ use crate::budget::{Budget, largest};
 use crate::error::EngineError;
 use crate::kv::{KvCache, KvEvent, MissReason};
 use crate::options::{EngineOptions, EnginePlan, MAX_PREFILL_SEQS};
-use crate::ranks::{Rank, Ranks, StateSizes};
+use crate::ranks::{LoadStage, Rank, Ranks, StateSizes};
 use crate::scheduler::{Limits, RequestId, Scheduler};
 use crate::stats::{EngineStats, StepSize};
 use crate::steps::{CACHE_TYPE, Steps};
@@ -88,6 +88,19 @@ impl Engine {
         ranks: Vec<Rank<'_>>,
         group: Option<Arc<dyn Group>>,
     ) -> Result<Self, EngineError> {
+        Self::load_ranks_told(plan, ranks, group, &|_| ())
+    }
+
+    /// The same; `told` hears what is about to be done.
+    ///
+    /// # Errors
+    /// As [`Self::load_ranks`].
+    pub fn load_ranks_told(
+        plan: EnginePlan,
+        ranks: Vec<Rank<'_>>,
+        group: Option<Arc<dyn Group>>,
+        told: &dyn Fn(LoadStage),
+    ) -> Result<Self, EngineError> {
         let EnginePlan {
             inventory,
             options,
@@ -120,9 +133,13 @@ impl Engine {
             blocks: largest(&budgets).blocks,
             sequence_slots: max_num_seqs,
         };
+        told(LoadStage::Weights);
         let mut ranks = Ranks::load(ranks, group, &groups, &state)?;
         let launches_ahead = ranks.caps().launch_ahead;
-        let (steps, allocated) = Steps::prepare(&mut ranks, plan.plans)?;
+        told(LoadStage::Steps);
+        let steps = Steps::prepare(&mut ranks, plan.plans)?;
+        told(LoadStage::Memory);
+        let allocated = steps.seal(&mut ranks)?;
         let prefill_seqs = max_num_seqs.min(MAX_PREFILL_SEQS);
         let limits = Limits {
             max_num_seqs,

@@ -30,6 +30,11 @@ impl Place {
         command
     }
 
+    fn is_of_root(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        self.folder.path().metadata().unwrap().uid() == 0
+    }
+
     pub(crate) fn without_device(&self, args: &[&str]) -> Command {
         let mut command = glim();
         command
@@ -75,7 +80,7 @@ impl Served {
     }
 
     /// Waits until it listens, and notes where.
-    fn listens(&mut self) {
+    pub(crate) fn listens(&mut self) {
         let mut line = String::new();
         let out = self.0.stdout.take().unwrap();
         BufReader::new(out).read_line(&mut line).unwrap();
@@ -145,7 +150,14 @@ fn a_second_glim_is_told_who_has_the_gpu() {
     let place = Place::new();
     let first = place.serve(&[]);
     let pid = first.0.id().to_string();
-    refused(&place.run(&[]), &["gpu is held by glim with pid", &pid]);
+    let held = format!("gpu is held by glim with pid {pid}");
+    let known = format!("; pid {pid} (user root");
+    let known = match place.is_of_root() {
+        true => known.as_str(),
+        false => "; pid ",
+    };
+    let words = [&held, known, "running for", "glim serve --json --config"];
+    refused(&place.run(&[]), &words);
     // A healthy one is not ended, whatever is asked for.
     refused(&place.run(&["--reclaim"]), &[&pid, "sign of life"]);
     drop(first);

@@ -5,11 +5,13 @@
 #![cfg(all(target_os = "linux", debug_assertions))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod activation;
 mod checks;
 mod commands;
 mod holders;
 mod life;
 mod locks;
+mod logs;
 mod manager;
 
 use std::path::Path;

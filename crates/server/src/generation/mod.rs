@@ -336,6 +336,7 @@ impl Drop for Generation {
             completion_tokens = usage.completion_tokens,
             queue_ms = ms(times.queue),
             ttft_ms = ttft.map(ms),
+            decode_ms = ms(times.decode),
             e2e_ms = ms(times.e2e),
             "generation"
         );

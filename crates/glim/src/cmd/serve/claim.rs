@@ -73,7 +73,9 @@ impl Claim {
         let of_gpus = gpus.into_iter().flat_map(|gpus| &gpus.of_ranks);
         let of_gpus = of_gpus.map(|gpu| Device::Gpu(gpu.bus_id.clone()));
         let of_tests = args.hold_device.iter().map(|name| Device::named(name));
-        let devices: Vec<Device> = of_gpus.chain(of_tests).collect();
+        let mut devices: Vec<Device> = of_gpus.chain(of_tests).collect();
+        // Ranks that share a GPU stand beside each other.
+        devices.dedup();
         let mut names: Vec<String> = devices.iter().map(Device::lock).collect();
         names.sort();
         names.dedup();
@@ -103,6 +105,9 @@ impl Claim {
             Some(_) => Duration::ZERO,
             None => SETTLE,
         };
+        if claim.devices.is_empty() {
+            return Ok(claim);
+        }
         match claim.attempt(settle) {
             Err(failure) if !claim.may_wait_for(&failure) => Err(failure),
             _ => Ok(claim),
@@ -119,7 +124,7 @@ impl Claim {
     /// # Errors
     /// If that takes too long.
     pub(super) fn finish(&self, lifecycle: &Lifecycle) -> Result<(), Failure> {
-        if self.locks.get().is_some() {
+        if self.devices.is_empty() || self.locks.get().is_some() {
             return Ok(());
         }
         lifecycle.loading("waiting for GPUs");
@@ -150,9 +155,6 @@ impl Claim {
 
     /// Takes all locks, or says who has one; then no other program may have a device, for longer than `settle`.
     fn attempt(&self, settle: Duration) -> Result<(), Failure> {
-        if self.devices.is_empty() {
-            return Ok(());
-        }
         let mut settle = settle;
         let locks = match Locks::take(&self.folder, &self.owner) {
             Ok(locks) => locks,
@@ -208,9 +210,16 @@ impl Claim {
 
 fn of_lock(error: LockError) -> Failure {
     match &error {
-        LockError::Held { .. } => Failure::new(Exit::Unavailable, error.to_string()).hint(
-            "end it, or choose other GPUs (--device); --wait-for-gpu waits for it, and --reclaim ends one of yours that is hung",
-        ),
+        LockError::Held { holder, .. } => {
+            let mut message = error.to_string();
+            let pid = holder.owner.as_ref().map(|owner| owner.pid);
+            if let Some(known) = pid.and_then(others::known_of) {
+                message += &format!("; {known}");
+            }
+            Failure::new(Exit::Unavailable, message).hint(
+                "end it, or choose other GPUs (--device); --wait-for-gpu waits for it, and --reclaim ends one of yours that is hung",
+            )
+        }
         LockError::Folder { .. } | LockError::File { .. } => {
             Failure::new(Exit::Config, error.to_string())
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use glim_engine::EngineOptions;
+use glim_engine::{EngineOptions, LoadStage};
 use glim_model::Checkpoint;
 use glim_server::{
     ApiKeys, Lifecycle, Loaded, ModelInfo, SamplingDefaults, Server, ServerConfig, TypeShare,
@@ -256,10 +256,15 @@ fn load(
         Extent::None => None,
         _ => Some(proof::of_bytes(&checkpoint, ranks, lifecycle)?),
     };
-    lifecycle.loading("weights");
+    lifecycle.loading("plan");
     let told = |loading| match loading {
         Loading::Expected(bytes) => lifecycle.expect_bytes(bytes),
         Loading::Loaded(bytes) => lifecycle.loaded_bytes(bytes),
+        Loading::Stage(stage) => lifecycle.loading(match stage {
+            LoadStage::Weights => "weights",
+            LoadStage::Steps => "compile",
+            LoadStage::Memory => "capture",
+        }),
     };
     let mut engine = loader::engine_with(&checkpoint, setup, options, ui, &told)?;
     if args.verify == Extent::Full {

@@ -83,6 +83,16 @@ pub(super) fn look(devices: &[Device]) -> Result<Others, Failure> {
     })
 }
 
+/// What is known of a process: as a holder of GPUs, if it is seen to be one.
+pub(super) fn known_of(pid: u32) -> Option<String> {
+    let machine = host::machine().ok()?;
+    let holders = Holders::now(&*machine);
+    let mut processes = holders.processes.known().into_iter().flatten();
+    let holder = processes.find(|holder| holder.pid == pid).cloned();
+    let holder = holder.or_else(|| Holders::of_process(pid))?;
+    Some(holder.line())
+}
+
 fn is_other(holder: &Holder) -> bool {
     holder.pid != std::process::id()
 }
