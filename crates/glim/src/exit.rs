@@ -236,6 +236,14 @@ fn is_survivor(thread: &str) -> bool {
     ["glim-http", "glim-template"].contains(&thread) || thread.starts_with(POOL_THREAD)
 }
 
+/// What to do about a bug.
+const REPORT: &str = concat!(
+    "this is a bug in glim ",
+    env!("CARGO_PKG_VERSION"),
+    ": please report this line and the command at ",
+    env!("CARGO_PKG_REPOSITORY")
+);
+
 /// A panic is a bug: one line that asks for a report, exit 70.
 pub(crate) fn install_panic_hook(json: bool) {
     std::panic::set_hook(Box::new(move |info| {
@@ -254,13 +262,7 @@ pub(crate) fn install_panic_hook(json: bool) {
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no reason given");
         let message = format!("internal error at {place}: {reason}");
-        let hint = concat!(
-            "this is a bug in glim ",
-            env!("CARGO_PKG_VERSION"),
-            ": please report this line and the command at ",
-            env!("CARGO_PKG_REPOSITORY")
-        );
-        let failure = Failure::new(Exit::Internal, message).hint(hint);
+        let failure = Failure::new(Exit::Internal, message).hint(REPORT);
         if thread.name().is_some_and(is_survivor) {
             failure.tell();
             return;
@@ -381,6 +383,11 @@ impl From<EngineError> for Failure {
         match error {
             EngineError::Shards(_) => failure.hint("choose another --tp"),
             EngineError::Emit(EmitError::IdleRank { .. }) => failure.hint("use --tp-latents whole"),
+            EngineError::Backend(BackendError::Rank { what, .. })
+                if what.starts_with("panicked") =>
+            {
+                failure.hint(REPORT)
+            }
             _ => failure,
         }
     }

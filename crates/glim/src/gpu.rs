@@ -39,7 +39,7 @@ pub(crate) struct Gpus {
     pub(crate) of_ranks: Vec<Found>,
     /// Whether the user may be served by the CPU instead.
     pub(crate) is_choice: bool,
-    /// Whether memory that others hold is no reason for that: a service fails rather than be slow.
+    /// Whether it is no reason for that if others hold the memory, or a GPU cannot be opened: a service fails rather than be slow.
     pub(crate) insists: bool,
     pub(crate) graphs: bool,
     pub(crate) sync_launches: bool,

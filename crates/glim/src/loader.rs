@@ -315,6 +315,10 @@ fn load(
         let shortage = gpus.and_then(|gpus| Shortage::of(gpus, &free, &needed));
         Ok((backends, group, plan, shortage))
     };
+    // A GPU that cannot be opened is no reason for a service to be slow, but one to say so.
+    if let Some(gpus) = setup.gpus.as_ref().filter(|gpus| gpus.insists) {
+        free_memory(gpus)?;
+    }
     let mut planned = plan(&setup);
     let obstacle = match (&setup.gpus, &planned) {
         (None, _) => None,

@@ -166,6 +166,7 @@ fn a_panic_in_a_step_is_one_line_and_the_end_with_70() {
         );
         // The end is a line for programs too.
         let last = lines.last().unwrap();
+        assert!(last["hint"].as_str().unwrap().contains("please report"));
         assert_eq!(
             (&last["code"], &last["level"]),
             (&70.into(), &"ERROR".into())
