@@ -146,11 +146,24 @@ async fn a_step_that_fails_ends_all_requests_with_an_error_and_the_server() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_engine_ends_all_requests_with_an_error_and_the_server() {
+async fn a_panic_in_a_step_is_a_step_that_fails() {
     let (service, next) = faulty().await;
     next.store(Do::Panic as u8, Ordering::SeqCst);
     let (status, body) = service.ask("/v1/chat/completions", &question("x")).await;
-    assert!(status == 500 || status == 503, "{body}");
+    assert_eq!(status, 500, "{body}");
+    let end = tokio::time::timeout(Duration::from_secs(60), service.join()).await;
+    let error = end.unwrap().unwrap_err();
+    let told = "rank 0 panicked: a bug of the test's own making";
+    assert!(
+        matches!(&error, ServeError::Engine(error) if error.to_string().starts_with(told)),
+        "{error}"
+    );
+}
+
+/// Outside of a step, where nobody expects one.
+#[tokio::test]
+async fn a_panic_of_the_engines_thread_ends_the_server() {
+    let service = Service::launch(config(), |_| panic!("a bug of the test's own making"));
     let end = tokio::time::timeout(Duration::from_secs(60), service.join()).await;
     assert!(matches!(end.unwrap(), Err(ServeError::Panic)));
 }
