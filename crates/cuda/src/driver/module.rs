@@ -57,6 +57,13 @@ impl Module {
         // SAFETY: module and name are alive.
         let code = unsafe { sys::cuModuleGetFunction(&mut handle, self.handle, c_name.as_ptr()) };
         self.gpu.check("cuModuleGetFunction", code)?;
+        // The driver loads a function when it is first needed, and may wait for the GPU to be idle then: not at its first launch, while another
+        // rank's kernel waits for it, but now, as asking for what it takes makes it (CUDA programming guide, "Lazy Loading").
+        let mut bytes = 0;
+        let which = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
+        // SAFETY: the function is alive; it writes an integer.
+        let code = unsafe { sys::cuFuncGetAttribute(&mut bytes, which, handle) };
+        self.gpu.check("cuFuncGetAttribute", code)?;
         Ok(Function {
             _module: Arc::clone(self),
             handle,
