@@ -1,10 +1,12 @@
 // Rounded activations in shared memory, for products on tensor cores (sums.cuh).
 //
 // A row is copied, or rounded on the way (the same bits; short rows are not worth a kernel of their own), and filled up with zeros to whole units; rows of scales and of sums are padded, so that two rows lie in
-// different banks. 16 bytes of zeros come first, for lanes that have nothing to add.
+// different banks. 16 bytes of zeros come first, for lanes that have nothing to add. Loops are not unrolled: most run once, and what is
+// long takes time to fetch.
 #pragma once
 #include "mma.cuh"
 #include "q8.cuh"
+#include "silu.cuh"
 
 struct Staged {
     const u8* zero;
@@ -32,8 +34,10 @@ struct Staged {
     // Copies `n` numbers and adds zeros up to `all`: all threads of the block.
     static __device__ __forceinline__ void copy(float* to, const float* from, int n, int all, bool whole) {
         if (whole) {
+#pragma unroll 1
             for (int i = 4 * int(threadIdx.x); i < all; i += 4 * int(blockDim.x)) copy16(to + i, from + i);
         } else {
+#pragma unroll 1
             for (int i = int(threadIdx.x); i < all; i += int(blockDim.x)) {
                 if (i < n) copy4(to + i, from + i);
                 else to[i] = 0.0f;
@@ -45,6 +49,7 @@ struct Staged {
     __device__ __forceinline__ void fill(int r, const Q8& x, int k, bool with_sums) const {
         const bool whole = k == span;
         u8* to = q(r);
+#pragma unroll 1
         for (int i = 16 * int(threadIdx.x); i < span; i += 16 * int(blockDim.x)) {
             if (i < k) copy16(to + i, reinterpret_cast<const u8*>(x.q) + i);
             else *reinterpret_cast<uint4*>(to + i) = make_uint4(0, 0, 0, 0);
@@ -62,11 +67,15 @@ struct Staged {
         if (i % 16 == 0) s(r)[i / 16] = factor * sum;
     }
 
-    // Rounds row `r`, `k` elements at `x`: all threads of the block, in whole warps, which then meet.
-    __device__ __forceinline__ void round(int r, const float* x, int k) const {
+    // Rounds row `r`, `k` elements at `x`, or with `up` those of silu(x) · up: all threads of the block, in whole warps, which then meet. With
+    // `up` both are settled and lie in whole 16-byte pieces, and do not come through L1.
+    __device__ __forceinline__ void round(int r, const float* x, const float* up, int k) const {
         const bool aligned = is_aligned16(x);
+#pragma unroll 1
         for (int i = 4 * int(threadIdx.x); i < span; i += 4 * int(blockDim.x)) {
-            put(r, i, i < k ? four(x + i, aligned) : make_float4(0.0f, 0.0f, 0.0f, 0.0f), 1.0f);
+            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (i < k) v = up ? gated(load_floats(x + i), load_floats(up + i)) : four(x + i, aligned);
+            put(r, i, v, 1.0f);
         }
     }
 };
