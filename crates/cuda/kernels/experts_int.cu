@@ -80,9 +80,9 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
             x.fill(r, q8_row(q, d, s, inputs, u64(member / k)), inputs, TYPE::OFFSETS > 0);
         }
     };
-    // Copies first: who the expert is takes as long to hear.
-    if (!SHARES) fill(Staged(staged, units * U::SPAN, 1), 0);
+    // Asked for together.
     const int expert = load_input(ids + pair);
+    if (!SHARES) fill(Staged(staged, units * U::SPAN, 1), 0);
     if (!is_live_token(rows, pair / k)) {
         wait.now();
         return;
@@ -107,7 +107,8 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
     Ring<TYPE, FLIGHT> ring;
     ring.slots = slots + warp * FLIGHT * U::SLOT;
     auto load = [&](int f, bool is_there) {
-        ring.load(f, from, is_there ? ahead : units, units, inputs);
+        if (!is_there) return ring.skip();
+        ring.load(f, from, ahead, units, inputs);
         ahead += ways;
         if (ahead < items * ways) return;
         ahead = way, next++;
@@ -120,7 +121,6 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
         const int n = min(count - start, ROWS);
         const Staged x(staged, units * U::SPAN, n);
         if (SHARES) fill(x, start);
-        copies_wait();
         __syncthreads();
         Sums<TYPE, ROWS> tile_sums(x);
         int tile = begin, turn = 0;
@@ -189,10 +189,11 @@ KERNEL(256) experts_down(const u8* down, const float* hidden, const int* ids, co
     Ring<TYPE, FLIGHT> ring;
     ring.slots = slots + way * FLIGHT * U::SLOT;
     auto load = [&](int f, bool is_there) {
-        is_there = is_there && ahead < units;
-        const u64 row = u64(chosen[is_there ? ahead / each : 0]) * u64(outputs) + u64(next * TILE);
+        if (!is_there) return ring.skip();
+        const bool is_unit = ahead < units;
+        const u64 row = u64(chosen[is_unit ? ahead / each : 0]) * u64(outputs) + u64(next * TILE);
         const auto from = U::from({down, all, row * blocks, u32(blocks), max(min(TILE, outputs - next * TILE), 1)}, lane);
-        ring.load(f, from, is_there ? ahead % each : each, each, inner);
+        ring.load(f, from, is_unit ? ahead % each : each, each, inner);
         ahead += ways;
         if (ahead >= items * ways) ahead = way, next++;
     };

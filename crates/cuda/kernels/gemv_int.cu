@@ -46,7 +46,8 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const float* up, floa
     Ring<TYPE, FLIGHT> ring;
     ring.slots = slots + warp * FLIGHT * U::SLOT;
     auto load = [&](int f, bool is_there) {
-        ring.load(f, from, is_there ? ahead : units, units, k);
+        if (!is_there) return ring.skip();
+        ring.load(f, from, ahead, units, k);
         ahead += ways;
         if (ahead < items * ways) return;
         ahead = way, next += int(gridDim.x) * at_once;
@@ -73,7 +74,6 @@ gemv_int(Rows rows, const float* x, u32 x_row, u32 x_head, const float* up, floa
             activations.fill(r, q8_row(q, d, s, k, u64(first + r) * gridDim.z + blockIdx.z), k, TYPE::OFFSETS > 0);
         }
     }
-    copies_wait();
     __syncthreads();
 
     Sums<TYPE, ROWS> sums(activations);

@@ -35,6 +35,7 @@ __device__ __forceinline__ GemvTile gemv_tile(const GemvTargets& t, int v) {
 // The sum of `ways` warps from `warp` on, in their order: row `t` of the activations, row `i` of the tile.
 template <int R> __device__ __forceinline__ float sum_of(const float* sums, int warp, int ways, int t, int i) {
     float sum = 0.0f;
+#pragma unroll 4
     for (int w = warp; w < warp + ways; w++) sum += sums[(w * R + t) * TILE + i];
     return sum;
 }

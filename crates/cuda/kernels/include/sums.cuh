@@ -175,7 +175,7 @@ template <class B, int FLIGHT> struct Ring {
     typename U::Raw raw[U::SLOT > 0 ? 1 : FLIGHT][2];
     u8* slots;
 
-    // Requests a unit, or nothing if it is not there. All lanes.
+    // Requests a unit, or nothing if the row has ended. All lanes.
     __device__ __forceinline__ void load(int f, const typename U::From& from, int unit, int units, int k) {
         const int lane = threadIdx.x % WARP;
         if constexpr (U::SLOT > 0) {
@@ -184,6 +184,11 @@ template <class B, int FLIGHT> struct Ring {
         } else {
             if (unit < units) U::load(raw[f], from, unit, lane, k);
         }
+    }
+
+    // In the place of a unit that is not there.
+    __device__ __forceinline__ void skip() {
+        if constexpr (U::SLOT > 0) copies_end();
     }
 
     // The oldest unit, if others are on their way behind it.

@@ -102,6 +102,17 @@ impl Function {
         let code = unsafe { sys::cuFuncSetAttribute(self.handle, which, bytes as i32) };
         gpu.check("cuFuncSetAttribute", code)
     }
+
+    /// Asks for as much of a multiprocessor's memory as can be shared memory, where the driver takes what one kernel needs. A multiprocessor
+    /// has to be empty before it is split in another way, so kernels that are to be beside each other must want the same.
+    pub(crate) fn prefer_shared(&self, gpu: &Gpu) -> Result<(), CudaError> {
+        gpu.bind()?;
+        let which =
+            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: the function is alive.
+        let code = unsafe { sys::cuFuncSetAttribute(self.handle, which, 100) };
+        gpu.check("cuFuncSetAttribute", code)
+    }
 }
 
 impl Drop for Module {
