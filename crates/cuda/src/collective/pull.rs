@@ -32,24 +32,17 @@ const BLOCKS_ON_A_MULTIPROCESSOR: usize = 2;
 /// Streams of a rank: that of its steps, and one while it loads.
 const STREAMS_OF_A_RANK: usize = 2;
 
-/// Queues of a GPU that the driver spreads streams over: what the variable of [`CONNECTIONS`] says, or the driver's default.
-fn connections() -> usize {
-    let named = std::env::var(CONNECTIONS).ok();
-    let named = named.and_then(|text| text.trim().parse().ok());
-    named.unwrap_or(8).clamp(1, 32)
-}
-
-/// Of the CUDA programming guide, "CUDA Environment Variables".
-const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+/// Queues of a GPU that the driver spreads streams over, unless it is told otherwise (CUDA programming guide, `CUDA_DEVICE_MAX_CONNECTIONS`).
+const QUEUES: usize = 8;
 
 /// Why so many ranks cannot share a GPU, if so: what stands in one queue runs in its order, whichever streams it came by, and a rank's kernels
 /// must never stand behind one that waits for them.
 pub(super) fn too_many(ranks: usize, gpu: usize) -> Option<String> {
     // And one for the default stream.
-    let (wanted, there) = (ranks * STREAMS_OF_A_RANK + 1, connections());
-    (ranks > 1 && wanted > there).then(|| {
+    let most = (QUEUES - 1) / STREAMS_OF_A_RANK;
+    (ranks > 1 && ranks > most).then(|| {
         format!(
-            "{ranks} ranks share GPU {gpu} and need {wanted} of its queues, of which the driver uses {there}; set {CONNECTIONS}=32, or spread the ranks over more GPUs"
+            "{ranks} ranks share GPU {gpu}, whose {QUEUES} queues are enough for {most}; spread them over more GPUs"
         )
     })
 }
