@@ -116,7 +116,7 @@ KERNEL(HIDDEN_THREADS) experts_hidden(const u8* gate, const u8* up, const u8* q,
     };
     begin_flight<TYPE, FLIGHT>(total, load);
     // `experts_down` may ask for its weights meanwhile. It reads nothing before its wait that the kernel before this one writes.
-    if (early) pdl_go();
+    if (early) wait.go_early();
     for (int start = 0; start < count; start += ROWS) {
         const int n = min(count - start, ROWS);
         const Staged x(staged, units * U::SPAN, n);
