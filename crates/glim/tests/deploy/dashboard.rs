@@ -59,6 +59,7 @@ fn panels_have_a_place_a_title_and_series_of_their_own() {
             panel["fieldConfig"]["defaults"]["unit"].is_string(),
             "{title}"
         );
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
         let targets = panel["targets"].as_array().unwrap();
         assert!(!targets.is_empty(), "{title}");
         let names: BTreeSet<&str> = targets
@@ -67,7 +68,6 @@ fn panels_have_a_place_a_title_and_series_of_their_own() {
             .collect();
         assert_eq!(names.len(), targets.len(), "{title}");
         for target in targets {
-            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
             let expression = target["expr"].as_str().unwrap();
             assert!(expression.contains("instance=~\"$instance\""), "{title}");
         }
