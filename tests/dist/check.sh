@@ -48,7 +48,7 @@ for file in glim README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSES-THIR
 done
 diff --recursive "$repository/deploy" deploy
 [[ -x glim ]] || fail "glim is not executable"
-if readelf --sections --wide glim | grep --quiet '\.debug_\|\.symtab'; then
+if readelf --sections --wide glim | grep --quiet '\.debug_info\|\.debug_line\|\.symtab'; then
     fail "glim is not stripped"
 fi
 
@@ -74,7 +74,7 @@ grep --quiet '^ExecStart=/opt/glim/glim serve --config /etc/glim/glim.toml$' sys
     fail "the unit starts something else: $(grep ExecStart systemd/glim.service)"
 
 for page in man/man1/*.1; do
-    warnings=$(groff -man -ww -z -Tascii "$page" 2>&1)
+    warnings=$(groff -man -ww -z -Tutf8 "$page" 2>&1)
     [[ -z $warnings ]] || fail "$page: $warnings"
 done
 bash -n completions/glim.bash
