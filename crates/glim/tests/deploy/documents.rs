@@ -105,3 +105,91 @@ fn the_changelog_begins_with_what_is_to_come_and_knows_this_version() {
             .any(|heading| heading.starts_with(&format!("[{version}] - 20")));
     assert!(is_known, "{version} is not among {versions:?}");
 }
+
+/// Lines of code blocks that call glim: the command, and the line.
+fn calls(text: &str) -> Vec<(String, String)> {
+    let mut is_code = false;
+    let mut calls = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("```") {
+            is_code = !is_code;
+        }
+        let words = line.trim_start_matches("sudo ").strip_prefix("glim ");
+        // What stands behind a `#` is for people.
+        let code = words.map(|words| words.split(" #").next().unwrap_or_default());
+        if let Some(code) = code.filter(|_| is_code)
+            && let Some(command) = code.split_whitespace().next()
+        {
+            calls.push((command.to_owned(), code.to_owned()));
+        }
+    }
+    calls
+}
+
+#[test]
+fn commands_in_the_documents_have_the_options_that_they_are_given() {
+    let mut seen = 0;
+    for file in [
+        "README.md",
+        "docs/models.md",
+        "docs/operations.md",
+        "docs/serving.md",
+    ] {
+        for (command, code) in calls(&read(file)) {
+            if command.starts_with("--") {
+                continue;
+            }
+            let help = told(glim().args([&command, "--help"]));
+            // `service install` has its own.
+            let subcommand = code
+                .split_whitespace()
+                .nth(1)
+                .filter(|_| command == "service");
+            let more = subcommand.map(|sub| told(glim().args([&command, sub, "--help"])));
+            let options = options_named(&(help + &more.unwrap_or_default()));
+            for option in options_named(&code) {
+                assert!(
+                    options.contains(&option),
+                    "{file}: {command} has no {option}"
+                );
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 40, "{seen}");
+}
+
+/// The table of `docs/models.md`: `| `TYPE` | N GB | B |`.
+#[test]
+fn models_are_as_large_as_the_guide_says() {
+    let text = read("docs/models.md");
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = 0;
+    for row in text.lines() {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, kind, size, bits, _] = cells[..] else {
+            continue;
+        };
+        let Some(size) = size.strip_suffix(" GB") else {
+            continue;
+        };
+        let (shape, kind) = match kind.contains("UD-Q2_K_XL") {
+            true => ("glm-5.2", "ud-q2_k_xl"),
+            false => ("glm-5", kind.trim_matches('`')),
+        };
+        let file = folder.path().join(format!("{kind}.gguf"));
+        let mut command = glim();
+        command.arg("synth").arg(&file);
+        told(command.args(["--shape", shape, "--type", kind, "--sparse"]));
+        let bytes = file.metadata().unwrap().len() as f64;
+        assert_eq!(size, format!("{:.0}", bytes / 1e9), "{kind}");
+        let parameters = 753.6e9;
+        let found: f64 = bits.parse().unwrap();
+        assert!(
+            (found - bytes * 8.0 / parameters).abs() < 0.06,
+            "{kind}: {found}"
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, 9);
+}
