@@ -21,6 +21,9 @@ const CACHE: &str = "GLIM_CUDA_CACHE";
 /// The variable that has each buffer be an allocation of its own: the emulator watches their ends.
 const APART: &str = "GLIM_CUDA_APART";
 
+/// The variable that says how many GPUs the emulator shows: two, so that ranks can have their own.
+const GPUS: (&str, &str) = ("GLIM_EMULATED_GPUS", "2");
+
 /// The libraries, by their SONAMEs.
 const DRIVER: &str = "libcuda.so.1";
 const NVRTC: &str = "libnvrtc.so.13";
@@ -71,6 +74,7 @@ pub(crate) fn run(
             .current_dir(programs::folder(root, package))
             .env(LIBRARIES, &libraries)
             .env(APART, "1")
+            .env(GPUS.0, GPUS.1)
             .env(CACHE, &cache)
             .args(&passed)
             // NCCL is for real GPUs.

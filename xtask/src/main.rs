@@ -4,6 +4,7 @@
 //! `target/` and fills it from PyPI.
 #![forbid(unsafe_code)]
 
+mod dist;
 mod emulate;
 mod golden;
 mod gpu;
@@ -44,13 +45,15 @@ enum Command {
     Templates,
     /// Fetch llama.cpp's test vocabularies into target/vocabs
     Vocabs,
+    /// Pack a release: binary, kernels, manual, completions, unit, deploy files, checksums
+    Dist(dist::DistArgs),
     /// Pack what a GPU machine needs, or run all stages there
     #[command(subcommand)]
     Gpu(gpu::Command),
     /// Compile every CUDA kernel without a GPU, and keep what each takes in crates/cuda/kernels/resources.txt
     #[command(disable_help_flag = true)]
     Kernels {
-        /// --all, --arch sm_N, --check, --only WORD, --out FOLDER
+        /// --all, --arch sm_N, --check, --only WORD, --out FOLDER, --compile-only
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
@@ -91,6 +94,7 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Gpu(gpu::Command::Pack(args)) => gpu::pack(&root, args)?,
         Command::Gpu(gpu::Command::Run(_)) => {}
+        Command::Dist(args) => dist::run(&root, args)?,
         Command::Tidy => return tidy::run(&root),
         Command::Golden { which, check } => golden::run(&root, which, *check)?,
         Command::Templates => {

@@ -13,7 +13,7 @@
 //
 // WIRE is the wire's type (16: bf16, 32: f32), UNIT the words of a unit of gathers.
 // variants: WIRE = 16 32; UNIT = 4 1
-// spills: all_gather_pull
+// spills: all_gather_pull all_reduce_pull
 #include "common.cuh"
 #include "ranks.cuh"
 

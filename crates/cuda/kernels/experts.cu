@@ -14,6 +14,7 @@
 // spills: experts_half experts_hidden
 #include "common.cuh"
 #include "pieces.cuh"
+#include "silu.cuh"
 
 typedef Pieces<TYPE> Weight;
 typedef Weight::T Piece;
@@ -21,8 +22,6 @@ typedef Weight::T Piece;
 // Pieces of a matrix that a lane has on their way at once, as registers allow.
 constexpr int LOADS = sizeof(Piece) <= 32 ? 4 : sizeof(Piece) <= 48 ? 3 : 2;
 constexpr int HIDDEN_THREADS = 512;
-
-__device__ __forceinline__ float silu(float z) { return z * (1.0f / (1.0f + expf(-z))); }
 
 // Multiplies a pair's activations with rows of one or two matrices of its expert, and gives the sums of each row to `put`. A warp takes
 // one row of each matrix at a time.

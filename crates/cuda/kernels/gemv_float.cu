@@ -87,10 +87,9 @@ template <int N> __device__ __forceinline__ void multiply(float& acc, const floa
 typedef Unit<TYPE, WHOLE> U;
 
 KERNEL(512)
-gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int early, int lanes_log, const u8* w0, const u8* w1, const u8* w2,
-           const u8* w3, float* y0, float* y1, float* y2, float* y3, int m0, int m1, int m2, int m3) {
+gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int early, int lanes_log,
+           const __grid_constant__ GemvTargets targets) {
     __shared__ float room[GEMV_THREADS / WARP * ROWS];
-    const GemvTargets targets = {{w0, w1, w2, w3}, {y0, y1, y2, y3}, {m0, m1, m2, m3}};
     const int units = k / U::N, blocks = k / TYPE::ELEMS;
     const int lanes = 1 << lanes_log, lane = int(threadIdx.x) & (lanes - 1), in_group = int(blockDim.x) >> lanes_log;
     const int first = int(blockIdx.y) * ROWS, count = min(ROWS, rows.capacity - first);
@@ -114,7 +113,7 @@ gemv_float(Rows rows, const float* x, u32 x_row, u32 x_head, int k, int early, i
     const bool aligned = is_aligned16(x) && x_row % 4 == 0;
 
     float acc[ROWS] = {};
-    while (v < targets.all()) {
+    while (v < targets.all) {
 #pragma unroll
         for (int f = 0; f < U::FLIGHT; f++) {
             int i = unit + (f << lanes_log) + lane;

@@ -72,6 +72,8 @@ KERNEL(256) route_logits(const u8* weight, const float* x, float* parts, int exp
     }
     LateWait wait;
     if (!early) wait.now();
+    // `route_select`, which reads nothing but the bias before its wait, may come.
+    else wait.go_early();
     // Row 0 is computed, live or not, and does not wait to hear how many are.
     const int live = rows.live ? min(load_input(rows.live), rows.capacity) : rows.capacity;
     for (int first_row = 0; first_row == 0 || first_row < live; first_row += ROWS_AT_ONCE) {

@@ -1,6 +1,7 @@
 // Operations on elements: caches, sums, SwiGlu, choice of rows. Each element is computed by one thread, as the
 // reference does it, so there is no order to speak of.
 #include "q8.cuh"
+#include "silu.cuh"
 
 // Grid: (parts of a row, rows). Block: 256 threads, EACH elements a thread, which are blockDim.x apart.
 constexpr int EACH = 4;
@@ -13,8 +14,6 @@ template <class F> __device__ __forceinline__ void for_each(int width, F f) {
         if (at < width) f(at);
     }
 }
-
-__device__ __forceinline__ float silu(float z) { return z * (1.0f / (1.0f + expf(-z))); }
 
 KERNEL(256) add(const float* a, const float* b, float* out, int width, Rows rows) {
     pdl_wait();
@@ -35,8 +34,9 @@ KERNEL(256) swiglu(const float* gate, const float* up, float* out, int width, u8
     float v[EACH] = {};
     if (at < width && width % EACH == 0) {
         const float4 g = *reinterpret_cast<const float4*>(gate + first), u = *reinterpret_cast<const float4*>(up + first);
-        v[0] = silu(g.x) * u.x, v[1] = silu(g.y) * u.y, v[2] = silu(g.z) * u.z, v[3] = silu(g.w) * u.w;
-        *reinterpret_cast<float4*>(out + first) = make_float4(v[0], v[1], v[2], v[3]);
+        const float4 h = gated(g, u);
+        v[0] = h.x, v[1] = h.y, v[2] = h.z, v[3] = h.w;
+        *reinterpret_cast<float4*>(out + first) = h;
     } else {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {

@@ -13,6 +13,8 @@
 //
 // Grids: rows x up to SIFTS; rows. Shared memory: 17 KB, and for what was sifted 64 KB and two bits a position.
 // variants: VEC = 1 4
+// spills: index_select
+// (40 bytes, on sm_80 only)
 #include "paged.cuh"
 #include "threshold.cuh"
 

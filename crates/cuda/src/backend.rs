@@ -298,7 +298,10 @@ impl Backend for CudaBackend {
         let extra = extra.map_err(|reason| self.unsupported(plan, reason))?;
         let work = program.ops.iter().flat_map(|op| &op.work);
         let launches = work.filter_map(Work::kernel).chain(&extra);
+        let common = Prepared::common_kernels();
+        let common = common.iter().map(|(kernel, shared)| (kernel, *shared));
         let kernels = launches.map(|launch| (&launch.kernel, launch.shared));
+        let kernels = kernels.chain(common);
         let loaded = self.code.load(kernels);
         loaded.map_err(|e| self.failed(e))?;
         let met = self.options.ranks.0.connect(self.runner.stream());

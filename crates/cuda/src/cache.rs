@@ -41,18 +41,24 @@ pub fn name(unit: &Unit, arch: &str) -> Result<String, CudaError> {
 }
 
 impl Cache {
-    /// The machine code of a unit: prebuilt, cached, or compiled now.
+    /// The machine code of a unit that came with the program, if it did.
+    ///
+    /// # Errors
+    /// If the unit's source is incomplete.
+    pub fn prebuilt(&self, unit: &Unit, arch: &str) -> Result<Option<Vec<u8>>, CudaError> {
+        let Some(folder) = &self.prebuilt else {
+            return Ok(None);
+        };
+        Ok(fs::read(folder.join(name(unit, arch)?)).ok())
+    }
+
+    /// The machine code of a unit as this machine's compiler makes it: cached, or compiled now.
     ///
     /// # Errors
     /// If it has to be compiled and cannot be. A cache that cannot be written is no error: it is logged, and the next start
     /// compiles again.
-    pub fn cubin(&self, unit: &Unit, arch: &str) -> Result<Vec<u8>, CudaError> {
+    pub fn compiled(&self, unit: &Unit, arch: &str) -> Result<Vec<u8>, CudaError> {
         let name = name(unit, arch)?;
-        if let Some(folder) = &self.prebuilt
-            && let Ok(cubin) = fs::read(folder.join(&name))
-        {
-            return Ok(cubin);
-        }
         let Some(folder) = &self.folder else {
             return Ok(compile::compile(unit, arch)?.cubin);
         };

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use crate::cache::Cache;
 use crate::compile;
@@ -82,6 +82,9 @@ impl Code {
             let mut functions = lock(&self.loaded.functions);
             if !functions.contains_key(kernel) {
                 let function = modules[&kernel.unit].function(kernel.entry)?;
+                if BESIDE.contains(&kernel.unit.file) {
+                    function.prefer_shared(&self.gpu)?;
+                }
                 functions.insert(kernel.clone(), (function, DEFAULT_SHARED));
             }
             if let Some((function, allowed)) = functions.get_mut(kernel) {
@@ -137,8 +140,35 @@ impl Code {
         if let Some(module) = &*place {
             return Ok(Arc::clone(module));
         }
-        let module = Module::load(&self.gpu, &self.cache.cubin(unit, &self.arch)?)?;
-        Ok(Arc::clone(place.insert(module)))
+        Ok(Arc::clone(place.insert(self.make(unit)?)))
+    }
+
+    /// What came with the program, or what is compiled here. A driver that is older than the compiler of what came refuses it.
+    fn make(&self, unit: &Unit) -> Result<Arc<Module>, CudaError> {
+        static TOLD: Once = Once::new();
+        let Some(cubin) = self.cache.prebuilt(unit, &self.arch)? else {
+            return Module::load(&self.gpu, &self.cache.compiled(unit, &self.arch)?);
+        };
+        let refused = match Module::load(&self.gpu, &cubin) {
+            Ok(module) => return Ok(module),
+            Err(refused) => refused,
+        };
+        let compiled = self.cache.compiled(unit, &self.arch).map_err(|error| {
+            let reason = format!(
+                "the one that came with glim is of no use ({refused}), which is so for a driver older than its compiler; and another cannot be made: {error}"
+            );
+            CudaError::Kernel {
+                kernel: unit.to_string(),
+                reason,
+            }
+        })?;
+        TOLD.call_once(|| {
+            tracing::warn!(
+                %unit, %refused,
+                "kernels that came with glim are refused, as by a driver older than their compiler: they are compiled here"
+            );
+        });
+        Module::load(&self.gpu, &compiled)
     }
 
     /// Points the variable `name` of every unit that has it to an address. For code of [one's own](Self::own).
@@ -163,6 +193,9 @@ impl Code {
         })
     }
 }
+
+/// Files of kernels of which one asks for its weights while the one before it is still there.
+const BESIDE: &[&str] = &["experts_int"];
 
 /// Dynamic shared memory that every launch may have.
 const DEFAULT_SHARED: u32 = 48 << 10;

@@ -13,6 +13,9 @@ use crate::error::CudaError;
 /// Name and text of each file, by path below `kernels/`.
 const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
 
+/// Names all sources together: other sources, another name.
+pub const SOURCES_HASH: &str = env!("GLIM_KERNELS");
+
 /// A file with the defines that it is compiled with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unit {

@@ -21,6 +21,7 @@ pub mod kernels;
 mod layout;
 pub mod libraries;
 mod machine;
+mod pair;
 pub mod probe;
 mod program;
 mod random;
@@ -35,5 +36,6 @@ pub use error::CudaError;
 #[doc(hidden)]
 pub use faults::DeviceFault;
 pub use machine::{bandwidth_of, read_bandwidth};
+pub use pair::{Pair, pair_of, probe_pair};
 pub use probe::{ProbeError, free_memory, probe};
 pub use weights::Loaded;

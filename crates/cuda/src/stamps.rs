@@ -17,7 +17,7 @@ use glim_plan::{BackendError, OpTime, Profile, StepId, StepInputs};
 
 use crate::backend::CudaBackend;
 use crate::code::Code;
-use crate::driver::{Config, DeviceMemory, Event, Function, Param, Pinned, Stream, launch};
+use crate::driver::{Config, DeviceMemory, Event, Function, Param, Stream, launch};
 use crate::error::CudaError;
 use crate::kernels::Kernel;
 use crate::run::{Made, Prepared};
@@ -57,14 +57,13 @@ struct Watch {
     /// Reads the clock.
     clock: Function,
     stamps: DeviceMemory,
-    copy: Pinned,
     begin: Event,
     end: Event,
 }
 
 impl Watch {
     /// Puts a watched run into the stream.
-    fn launch(&mut self, stream: &Stream) -> Result<(), CudaError> {
+    fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
         self.stamps.fill(0, stream)?;
         let config = Config {
             grid: [1, 1, 1],
@@ -76,15 +75,15 @@ impl Watch {
         launch(&self.clock, config, &[Param::u64(origin)], stream)?;
         self.begin.record(stream)?;
         self.variant.launch(stream)?;
-        self.end.record(stream)?;
-        let bytes = self.stamps.bytes();
-        self.stamps.read_async(0, &mut self.copy, 0, bytes, stream)
+        self.end.record(stream)
     }
 
     /// What the run was like, once it is over.
     fn profile(&self) -> Result<Profile, CudaError> {
         let step_ns = (self.end.seconds_since(&self.begin)? * 1e9) as u64;
-        let words = self.copy.bytes()[COUNTER_BYTES..].chunks_exact(8);
+        let mut stamps = vec![0; self.stamps.bytes()];
+        self.stamps.read(0, &mut stamps)?;
+        let words = stamps[COUNTER_BYTES..].chunks_exact(8);
         let words =
             words.map(|b| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]));
         let mut words: Vec<u64> = words.collect();
@@ -161,7 +160,6 @@ impl CudaBackend {
             blocks,
             variant,
             clock: code.function(&clock)?.clone(),
-            copy: Pinned::new(&self.gpu, bytes)?,
             begin: Event::new(&self.gpu)?,
             end: Event::new(&self.gpu)?,
             stamps,

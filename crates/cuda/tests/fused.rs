@@ -6,7 +6,7 @@ mod common;
 mod single;
 
 use glim_cuda::CudaBackend;
-use glim_plan::fuse::{NORMS, ROPES};
+use glim_plan::fuse::{EXPERTS_ADD, NORMS, ROPES, SWIGLU_LINEAR};
 use glim_plan::{
     BufferId, Cols, GgmlType, InputKind, Op, Precision, RopeSpec, RopeStyle, Rows, StepKind,
     StepResults,
@@ -170,5 +170,101 @@ fn fused_norms_and_rotations_have_the_bits_of_their_parts() {
     });
     for name in ["wide", "narrow", "product", "kv2", "q2", "k2"] {
         assert_eq!(bits(&results[0], name), bits(&results[1], name), "{name}");
+    }
+}
+
+/// A shared expert whose product computes what it takes, and the sum with the routed experts, which is theirs.
+#[test]
+#[ignore = "needs a GPU, or the emulator: cargo xtask emulate"]
+fn fused_experts_have_the_bits_of_their_parts() {
+    const D: usize = 512;
+    const INNER: usize = 256;
+    const K: usize = 2;
+    for (rows, ty) in [
+        (1, GgmlType::Q4_K),
+        (ROWS, GgmlType::Q4_K),
+        (ROWS, GgmlType::IQ4_XS),
+        (ROWS, GgmlType::BF16),
+    ] {
+        let results = [vec![], vec![SWIGLU_LINEAR, EXPERTS_ADD]].map(|patterns| {
+            let mut random = Random::named(9, "fused");
+            let mut plan = Single::new(StepKind::Decode { rows }, 0, K);
+            plan.patterns = patterns;
+            let x = plan.activation(D, &random.units(rows * D));
+            let ids = plan.b.input(InputKind::ForcedTopk);
+            let mut weight = |plan: &mut Single, name: &str, shape: &[usize]| {
+                let size = (shape[shape.len() - 1] as f32).sqrt().recip();
+                let bytes = blocks::weight(ty, shape.iter().product(), size, &mut random);
+                plan.weight(name, ty, shape, bytes)
+            };
+            let both = ["shared_gate", "shared_up"].map(|name| {
+                let weight = weight(&mut plan, name, &[INNER, D]);
+                let out = format!("{name}.out");
+                let out = plan.b.temp(&out, F32, &[rows, INNER], Rows::Tokens);
+                (weight, out)
+            });
+            let op = Op::Linear {
+                x,
+                weights: both.map(|(weight, _)| weight).to_vec(),
+                outs: both.map(|(_, out)| out).to_vec(),
+                precision: Precision::Fast,
+            };
+            plan.b.op("gate_and_up", op);
+            // Between the two products, so that what is gated is settled when the second begins.
+            let tokens = plan.b.input(InputKind::Tokens);
+            let table: Vec<f32> = (0..rows * K).map(|i| 0.25 + i as f32).collect();
+            let table = plan.values("weights.table", &[rows, K], &table);
+            let expert_weights = plan.b.temp("weights.out", F32, &[rows, K], Rows::Tokens);
+            let op = Op::Embed {
+                tokens,
+                carry: None,
+                table,
+                out: expert_weights,
+            };
+            plan.b.op("weights", op);
+            let gated = plan.b.temp("gated.out", F32, &[rows, INNER], Rows::Tokens);
+            let [(_, gate), (_, up)] = both;
+            let out = gated;
+            plan.b.op("gated", Op::SwiGlu { gate, up, out });
+            let down = weight(&mut plan, "shared_down", &[D, INNER]);
+            let shared = plan.result("shared", F32, D, Rows::Tokens);
+            let op = Op::Linear {
+                x: gated,
+                weights: vec![down],
+                outs: vec![shared],
+                precision: Precision::Fast,
+            };
+            plan.b.op("shared", op);
+            let gate = weight(&mut plan, "gate", &[4, INNER, D]);
+            let up = weight(&mut plan, "up", &[4, INNER, D]);
+            let down = weight(&mut plan, "down", &[4, D, INNER]);
+            let routed = plan.result("routed", F32, D, Rows::Tokens);
+            let op = Op::ExpertFfn {
+                x,
+                ids,
+                expert_weights,
+                gate,
+                up,
+                down,
+                out: routed,
+            };
+            plan.b.op("experts", op);
+            for (name, a, b, width) in [("sum", routed, shared, D), ("twice", gated, gated, INNER)]
+            {
+                let out = plan.result(name, F32, width, Rows::Tokens);
+                plan.b.op(name, Op::Add { a, b, out });
+            }
+            let backend = Box::new(CudaBackend::new(common::options()).unwrap());
+            let inputs = Inputs {
+                tokens: (0..rows as i32).collect(),
+                forced: (0..rows as i32).flat_map(|t| [3, t % 3]).collect(),
+                ..Inputs::default()
+            };
+            plan.on(backend).run(&inputs).unwrap()
+        });
+        for name in ["twice", "shared", "routed", "sum"] {
+            let [parts, fused] = results.each_ref().map(|results| bits(results, name));
+            assert_eq!(parts, fused, "{ty}, {rows} rows, {name}");
+        }
     }
 }

@@ -277,8 +277,11 @@ fn run_all(backends: Vec<Box<dyn Backend>>, plans: &[Plan], turns: usize) -> Vec
 fn group(world_size: usize, deadline: Duration) -> GpuGroup {
     // The emulator has to be named before the first call of the driver.
     let gpu = common::options().gpu;
-    let gpus = vec![gpu; world_size];
-    GpuGroup::with_blocks(&gpus, Transport::Pull, deadline, BLOCKS).unwrap()
+    group_on(&vec![gpu; world_size], deadline)
+}
+
+fn group_on(gpus: &[usize], deadline: Duration) -> GpuGroup {
+    GpuGroup::with_blocks(gpus, Transport::Pull, deadline, BLOCKS).unwrap()
 }
 
 /// Holds each rank's results to those of the reference: all bits of all live rows, but any NaN for any NaN.
@@ -319,6 +322,12 @@ fn compare(plans: &[Plan], found: &[Vec<StepResults>], expected: &[Vec<StepResul
 
 /// Ranks of these sizes against the reference.
 fn check(world_size: usize, sizes: Sizes, turns: usize, options: &CudaOptions, what: &str) {
+    check_on(&vec![options.gpu; world_size], sizes, turns, options, what);
+}
+
+/// Ranks on these GPUs.
+fn check_on(gpus: &[usize], sizes: Sizes, turns: usize, options: &CudaOptions, what: &str) {
+    let world_size = gpus.len();
     let plans: Vec<Plan> = (0..world_size)
         .map(|rank| plan(rank, world_size, sizes))
         .collect();
@@ -331,8 +340,14 @@ fn check(world_size: usize, sizes: Sizes, turns: usize, options: &CudaOptions, w
         Box::new(ReferenceBackend::new(options)) as Box<dyn Backend>
     });
     let expected = run_all(reference.collect(), &plans, turns);
-    let group = group(world_size, PATIENT);
-    let backends = (0..world_size).map(|rank| on_gpu(group.rank(rank), options.clone()));
+    let group = group_on(gpus, PATIENT);
+    let backends = gpus.iter().enumerate().map(|(rank, gpu)| {
+        let options = CudaOptions {
+            gpu: *gpu,
+            ..options.clone()
+        };
+        on_gpu(group.rank(rank), options)
+    });
     let found = run_all(backends.collect(), &plans, turns);
     assert_eq!(group.failure(), None);
     compare(&plans, &found, &expected, what);
@@ -370,6 +385,25 @@ fn ranks_get_the_bits_of_the_exchange_in_memory_in_every_replay() {
             }
         }
     }
+}
+
+#[test]
+#[ignore = "needs two GPUs, or the emulator: cargo xtask emulate"]
+fn ranks_on_gpus_of_their_own_do_too() {
+    let options = common::options();
+    let there = glim_cuda::probe().unwrap().len();
+    if there < 2 {
+        eprintln!("one GPU only: nothing was tried");
+        return;
+    }
+    for gpus in [[0, 1], [1, 0]] {
+        for sizes in [DECODE, PREFILL] {
+            let what = format!("GPUs {gpus:?}, {sizes:?}");
+            check_on(&gpus, sizes, 12, &options, &what);
+        }
+    }
+    // Two on one, one on the other.
+    check_on(&[0, 1, 0], DECODE, 12, &options, "three ranks on two GPUs");
 }
 
 #[test]
@@ -604,6 +638,9 @@ fn groups_that_cannot_be_are_refused() {
     };
     let error = new(9, Transport::Pull);
     assert!(error.contains("9 ranks are not 1 to 8"), "{error}");
+    let error = new(4, Transport::Pull);
+    let expected = "4 ranks share GPU 0, whose 8 queues are enough for 3";
+    assert!(error.contains(expected), "{error}");
     // Before the library is asked, which need not be there.
     let error = new(2, Transport::Nccl);
     assert!(error.contains("ranks 0 and 1 share GPU 0"), "{error}");

@@ -7,6 +7,7 @@ use crate::cmd;
 use crate::exit::{Exit, Failure, table};
 use crate::settings::Setting;
 use crate::ui::{ColorChoice, Ui};
+use crate::version;
 
 const ABOUT: &str =
     "Runs GLM-5-class models (MLA, sparse attention, mixture of experts) from GGUF files";
@@ -24,7 +25,7 @@ const STYLES: Styles = Styles::styled()
 /// Everything after `glim`.
 #[derive(Debug, Parser)]
 #[command(
-    name = "glim", version, about = ABOUT, styles = STYLES, max_term_width = 100, disable_help_subcommand = true,
+    name = "glim", version = version::VERSION, long_version = version::long(), about = ABOUT, styles = STYLES, max_term_width = 100, disable_help_subcommand = true,
     after_help = format!("{MODEL_HELP}\n\nExit codes:{}", table()),
 )]
 pub(crate) struct Cli {
@@ -89,6 +90,10 @@ pub(crate) enum Command {
     Explain(cmd::explain::ExplainArgs),
     /// Say what is wrong with this machine, and what to change: GPUs, bus, limits, who holds memory
     Doctor(cmd::doctor::DoctorArgs),
+    /// Print a script that completes command lines of glim in a shell
+    Completions(cmd::completions::CompletionsArgs),
+    /// Write the manual pages
+    Man(cmd::man::ManArgs),
     // One probe of `doctor --probe`, in a process of its own.
     #[command(name = cmd::doctor::PROBE_COMMAND, hide = true)]
     DoctorProbe(cmd::doctor::ProbeArgs),
@@ -112,6 +117,8 @@ impl Command {
             Command::Bench(args) => cmd::bench::run(&args, ui),
             Command::Explain(args) => cmd::explain::run(&args, ui),
             Command::Doctor(args) => cmd::doctor::run(&args, ui),
+            Command::Completions(args) => cmd::completions::run(&args, ui),
+            Command::Man(args) => cmd::man::run(&args, ui),
             Command::DoctorProbe(args) => cmd::doctor::run_probe(&args, ui),
         }
     }

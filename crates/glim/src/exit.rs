@@ -29,7 +29,7 @@ macro_rules! exits {
         pub(crate) enum Exit { $(#[doc = $meaning] $variant,)* }
 
         impl Exit {
-            const ALL: &[Exit] = &[$(Exit::$variant,)*];
+            pub(crate) const ALL: &[Exit] = &[$(Exit::$variant,)*];
 
             /// The number that the caller sees.
             pub(crate) fn code(self) -> u8 {
@@ -41,7 +41,8 @@ macro_rules! exits {
                 match self { $(Exit::$variant => $name,)* }
             }
 
-            fn meaning(self) -> &'static str {
+            /// What it means, in a few words.
+            pub(crate) fn meaning(self) -> &'static str {
                 match self { $(Exit::$variant => $meaning,)* }
             }
         }
@@ -239,7 +240,7 @@ fn is_survivor(thread: &str) -> bool {
 /// What to do about a bug.
 const REPORT: &str = concat!(
     "this is a bug in glim ",
-    env!("CARGO_PKG_VERSION"),
+    env!("GLIM_VERSION"),
     ": please report this line and the command at ",
     env!("CARGO_PKG_REPOSITORY")
 );

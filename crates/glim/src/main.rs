@@ -25,6 +25,7 @@ mod settings;
 mod size;
 mod ui;
 mod units;
+mod version;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;

@@ -65,6 +65,26 @@ pub const ROPES: FusePattern = FusePattern {
     },
 };
 
+/// `silu(gate) ⊙ up` and the product that takes it.
+pub const SWIGLU_LINEAR: FusePattern = FusePattern {
+    name: "SwiGluLinear",
+    takes: |parts, next| match (parts, next) {
+        ([], Op::SwiGlu { .. }) => true,
+        ([Op::SwiGlu { out, .. }], Op::Linear { x, .. }) => x == out,
+        _ => false,
+    },
+};
+
+/// The routed experts and the sum of what they give with something else.
+pub const EXPERTS_ADD: FusePattern = FusePattern {
+    name: "ExpertsAdd",
+    takes: |parts, next| match (parts, next) {
+        ([], Op::ExpertFfn { .. }) => true,
+        ([Op::ExpertFfn { out, .. }], Op::Add { a, b, .. }) => (a == out) != (b == out),
+        _ => false,
+    },
+};
+
 /// How far behind a pattern's first operation others are looked for: about as many as a layer's attention has.
 const REACH: usize = 16;
 

@@ -16,9 +16,12 @@ fn folder(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from)
 }
 
+/// The variable that names the emulator's libraries.
+pub const LIBRARIES: &str = "GLIM_CUDA_LIBRARIES";
+
 /// The emulator's libraries; `None` on a GPU.
 pub fn emulator() -> Option<PathBuf> {
-    folder("GLIM_CUDA_LIBRARIES")
+    folder(LIBRARIES)
 }
 
 /// Where compiled kernels are kept.

@@ -26,30 +26,10 @@ pub(crate) fn all(units: &[Unit], archs: &[&str], folder: &Path) -> Result<Vec<B
         .iter()
         .flat_map(|arch| units.iter().map(move |unit| (unit, *arch)))
         .collect();
-    let next = AtomicUsize::new(0);
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let run = || {
-        let mut done = Vec::new();
-        while let Some((i, (unit, arch))) = {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            work.get(i).map(|one| (i, *one))
-        } {
-            done.push((i, one(unit, arch, folder)));
-        }
-        done
-    };
-    let mut done: Vec<(usize, Result<Built>)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        let done = workers.into_iter().map(|worker| match worker.join() {
-            Ok(done) => done,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        done.flatten().collect()
-    });
-    done.sort_by_key(|(i, _)| *i);
+    let done = on_all_cores(&work, |(unit, arch)| one(unit, arch, folder));
     let mut built = Vec::new();
     let mut errors = Vec::new();
-    for (_, one) in done {
+    for one in done {
         match one {
             Ok(one) => built.push(one),
             Err(error) => errors.push(format!("{error:#}")),
@@ -63,6 +43,32 @@ pub(crate) fn all(units: &[Unit], archs: &[&str], folder: &Path) -> Result<Vec<B
         );
     }
     Ok(built)
+}
+
+/// What `f` makes of each item, in the items' order.
+pub(crate) fn on_all_cores<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let run = || {
+        let mut done = Vec::new();
+        while let Some((i, item)) = {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            items.get(i).map(|item| (i, item))
+        } {
+            done.push((i, f(item)));
+        }
+        done
+    };
+    let mut done: Vec<(usize, R)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        let done = workers.into_iter().map(|worker| match worker.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        done.flatten().collect()
+    });
+    done.sort_by_key(|(i, _)| *i);
+    done.into_iter().map(|(_, made)| made).collect()
 }
 
 fn one(unit: &Unit, arch: &str, folder: &Path) -> Result<Built> {

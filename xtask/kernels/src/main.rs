@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod out;
 mod resources;
 mod sass;
 
@@ -17,8 +18,6 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use glim_cuda::kernels::{self, Unit};
 use glim_cuda::{compile, libraries};
-
-use build::Built;
 
 /// What the snapshot has lines for, and CI compiles: the generation that is tuned for, and one that knows less (no `wgmma`, less
 /// shared memory).
@@ -49,9 +48,13 @@ struct Cli {
     /// Only units whose name holds this, as in `gemv_int` or `TYPE=Q4_K`; prints, and leaves the snapshot alone
     #[arg(long, value_name = "WORD")]
     only: Option<String>,
-    /// Write the cubins here, by the names that the product's cache looks for
+    /// Write the cubins here, as a release has them: in the folder `kernels`, by the names that the product looks for, and what they
+    /// are in the file `KERNELS`
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// Compile, and look at nothing: for a release of sources that were looked at
+    #[arg(long, requires = "out", conflicts_with = "check")]
+    compile_only: bool,
     /// Folder of libnvrtc
     #[arg(long, value_name = "FOLDER")]
     nvrtc: Option<PathBuf>,
@@ -100,6 +103,12 @@ fn run(cli: &Cli) -> Result<()> {
     );
     let cache = cli.cache.join(format!("nvrtc-{major}.{minor}"));
     let built = build::all(&units, &archs, &cache)?;
+    if let Some(folder) = &cli.out {
+        out::write(&built, &archs, &format!("{major}.{minor}"), folder)?;
+    }
+    if cli.compile_only {
+        return Ok(());
+    }
 
     let table = resources::Table::new(built.iter())?;
     print!("{table}");
@@ -111,9 +120,6 @@ fn run(cli: &Cli) -> Result<()> {
         let snapshot = resources::Table::new(part)?.snapshot(&version, SNAPSHOT_ARCHS);
         let path = cli.root.join("crates/cuda/kernels/resources.txt");
         problems.extend(keep(&path, &snapshot, &archs, cli.check)?);
-    }
-    if let Some(folder) = &cli.out {
-        write_out(&built, folder)?;
     }
     if !problems.is_empty() {
         bail!("{}", problems.join("\n       "));
@@ -194,26 +200,6 @@ fn keep(path: &Path, snapshot: &str, archs: &[&str], check: bool) -> Result<Vec<
         );
     }
     Ok(problems)
-}
-
-/// Writes all cubins as the product looks for them when they come with it.
-fn write_out(built: &[Built], folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("{} was not made", folder.display()))?;
-    let mut bytes = 0;
-    for one in built {
-        let path = folder.join(&one.name);
-        std::fs::write(&path, &one.cubin)
-            .with_context(|| format!("{} was not written", path.display()))?;
-        bytes += one.cubin.len();
-    }
-    println!(
-        "{} cubins, {:.1} MB, are in {}",
-        built.len(),
-        bytes as f64 / 1e6,
-        folder.display()
-    );
-    Ok(())
 }
 
 #[cfg(test)]

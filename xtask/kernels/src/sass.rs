@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::build::Built;
+use crate::build::{Built, on_all_cores};
 use crate::{named, sources};
 
 /// What asks for weights: relaxed loads (`load16` and its kin), asynchronous and bulk copies to shared memory.
@@ -21,33 +21,35 @@ const WAIT: &str = "ACQBULK";
 
 /// Says of each kernel that should prefetch and does not, in which unit.
 pub(crate) fn check(built: &[Built], root: &Path, nvdisasm: &Path) -> Result<Vec<String>> {
-    let mut problems = Vec::new();
-    let mut checked = 0;
+    let mut promises: Vec<(&Built, Vec<String>)> = Vec::new();
     for (file, text) in sources(root)? {
-        let kernels = named(&text, "prefetches");
-        if kernels.is_empty() {
-            continue;
-        }
-        for one in built.iter().filter(|one| one.unit.file == file) {
-            // Older ones have no wait.
-            if !waits(&one.arch) {
-                continue;
-            }
-            let sass = disassemble(&one.cubin, nvdisasm)
-                .with_context(|| format!("{} for {}", one.unit, one.arch))?;
-            for kernel in &kernels {
-                checked += 1;
-                if let Err(reason) = prefetches(&sass, kernel) {
-                    problems.push(format!(
-                        "{kernel} of {} on {}: {reason}",
-                        one.unit, one.arch
-                    ));
-                }
-            }
+        let kernels: Vec<String> = named(&text, "prefetches")
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        // Older ones have no wait.
+        let of_file = |one: &&Built| one.unit.file == file && waits(&one.arch);
+        if !kernels.is_empty() {
+            let built = built.iter().filter(of_file);
+            promises.extend(built.map(|one| (one, kernels.clone())));
         }
     }
+    let looked = on_all_cores(&promises, |(one, kernels)| -> Result<Vec<String>> {
+        let sass =
+            disassemble(one, nvdisasm).with_context(|| format!("{} for {}", one.unit, one.arch))?;
+        let broken = kernels.iter().filter_map(|kernel| {
+            let reason = prefetches(&sass, kernel).err()?;
+            Some(format!(
+                "{kernel} of {} on {}: {reason}",
+                one.unit, one.arch
+            ))
+        });
+        Ok(broken.collect())
+    });
+    let checked: usize = promises.iter().map(|(_, kernels)| kernels.len()).sum();
+    let problems: Vec<Vec<String>> = looked.into_iter().collect::<Result<_>>()?;
     println!("{checked} kernels load weights before they wait, as they promise");
-    Ok(problems)
+    Ok(problems.concat())
 }
 
 /// Whether the architecture has programmatic dependent launch: from 9.0 on.
@@ -56,9 +58,10 @@ fn waits(arch: &str) -> bool {
     digits.parse::<u32>().is_ok_and(|number| number >= 90)
 }
 
-fn disassemble(cubin: &[u8], nvdisasm: &Path) -> Result<String> {
-    let file = std::env::temp_dir().join(format!("glim-{}.cubin", std::process::id()));
-    std::fs::write(&file, cubin).with_context(|| format!("{} was not written", file.display()))?;
+fn disassemble(one: &Built, nvdisasm: &Path) -> Result<String> {
+    let file = std::env::temp_dir().join(format!("glim-{}-{}", std::process::id(), one.name));
+    std::fs::write(&file, &one.cubin)
+        .with_context(|| format!("{} was not written", file.display()))?;
     let output = Command::new(nvdisasm).arg("-c").arg(&file).output();
     // Nobody needs it any more, whatever happened.
     let _ = std::fs::remove_file(&file);

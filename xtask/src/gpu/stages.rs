@@ -75,6 +75,8 @@ pub(super) const STAGES: &[Stage] = &[
             step("draw", "test-glim-cuda-draw", &["--ignored"], 90),
             step("attention", "test-glim-cuda-attention", &["--ignored"], 90),
             step("experts", "test-glim-cuda-experts", &["--ignored"], 90),
+            step("fused", "test-glim-cuda-fused", &["--ignored"], 90),
+            step("machine", "test-glim-cuda-machine", &["--ignored"], 60),
             step("prefill", "test-glim-cuda-prefill", &["--ignored"], 120),
             step("random", "test-glim-cuda-random", &["--ignored"], 60),
             step("residence", "test-glim-cuda-residence", &["--ignored"], 60),

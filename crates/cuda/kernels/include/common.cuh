@@ -113,8 +113,17 @@ __device__ __forceinline__ void pdl_go() {
 // started (`before` in program/mod.rs). What it reads then must not come through L1 (paged.cuh).
 //
 // In the body of a kernel; every thread calls `now` before its first write and before it leaves.
+//
+// Where its own successor reads little before its wait, that one may come sooner still (`go_early`): it must not read then what this kernel
+// writes, nor what the one before this does, and it lets nobody start before its own wait.
 struct LateWait {
     bool is_over = false;
+
+    __device__ __forceinline__ void go_early() {
+#ifndef GLIM_EMULATED
+        pdl_go();
+#endif
+    }
 
 #ifdef GLIM_STAMPS
     u64* stamps = glim_stamps;

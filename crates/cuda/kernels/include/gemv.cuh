@@ -13,13 +13,22 @@
 constexpr int GEMV_WEIGHTS = 4;
 constexpr int GEMV_THREADS = 512;
 
+// Up to four weights, as program/linear.rs packs them; by value and `__grid_constant__`, so that one is found by its number and not by
+// looking at all.
 struct GemvTargets {
     const u8* w[GEMV_WEIGHTS];
     float* y[GEMV_WEIGHTS];
     // Rows of a head, of each weight; 0: no such weight.
     int m[GEMV_WEIGHTS];
+    // The rows, or tiles of rows, before each weight's; `all`, where there is none. And all of them.
+    int before[GEMV_WEIGHTS];
+    int all;
+    int reserved;
 
-    __device__ __forceinline__ int all() const { return m[0] + m[1] + m[2] + m[3]; }
+    // The weight that row (or tile) `v` is of; the first for one that is not there.
+    __device__ __forceinline__ int weight_of(int v) const {
+        return v < all ? (v >= before[1]) + (v >= before[2]) + (v >= before[3]) : 0;
+    }
 };
 
 // A row of a weight and where its products go.
@@ -35,18 +44,10 @@ struct GemvRow {
 
 // Row `v` of all weights, for one head. A row that is not there is row 0 of the first weight, for nobody to use.
 __device__ __forceinline__ GemvRow gemv_row(const GemvTargets& t, int v) {
-    GemvRow out = {t.w[0], t.y[0], 0, 0, false};
-#pragma unroll
-    for (int i = 0; i < GEMV_WEIGHTS; i++) {
-        if (v >= 0 && v < t.m[i]) {
-            out.w = t.w[i], out.y = t.y[i];
-            out.rows = u64(t.m[i]) * gridDim.z;
-            out.row = u64(blockIdx.z) * u64(t.m[i]) + u64(v);
-            out.is_there = true;
-        }
-        v -= t.m[i];
-    }
-    return out;
+    const int i = t.weight_of(v);
+    const bool is_there = v < t.all;
+    const u64 m = u64(t.m[i]);
+    return {t.w[i], t.y[i], m * gridDim.z, u64(blockIdx.z) * m + u64(is_there ? v - t.before[i] : 0), is_there};
 }
 
 // Sums the parts of `lanes` threads; every thread of the row has the sum. `room` holds R floats for each warp. All threads call.

@@ -25,29 +25,17 @@ struct GemvTile {
     }
 };
 
-__device__ __forceinline__ int gemv_tiles(const GemvTargets& t) {
-    int all = 0;
-#pragma unroll
-    for (int i = 0; i < GEMV_WEIGHTS; i++) all += (t.m[i] + TILE - 1) / TILE;
-    return all;
-}
-
 // Tile `v` of all weights, for one head. No weight begins within a tile.
 __device__ __forceinline__ GemvTile gemv_tile(const GemvTargets& t, int v) {
-    GemvTile out = {t.w[0], t.y[0], t.m[0], 0, false};
-    if (v < 0) return out;
-#pragma unroll
-    for (int i = 0; i < GEMV_WEIGHTS; i++) {
-        const int tiles = (t.m[i] + TILE - 1) / TILE;
-        if (!out.is_there && v < tiles) out = {t.w[i], t.y[i], t.m[i], v * TILE, true};
-        v -= tiles;
-    }
-    return out;
+    const int i = t.weight_of(v);
+    const bool is_there = v < t.all;
+    return {t.w[i], t.y[i], t.m[i], is_there ? (v - t.before[i]) * TILE : 0, is_there};
 }
 
 // The sum of `ways` warps from `warp` on, in their order: row `t` of the activations, row `i` of the tile.
 template <int R> __device__ __forceinline__ float sum_of(const float* sums, int warp, int ways, int t, int i) {
     float sum = 0.0f;
+#pragma unroll 4
     for (int w = warp; w < warp + ways; w++) sum += sums[(w * R + t) * TILE + i];
     return sum;
 }
@@ -56,6 +44,7 @@ template <int R> __device__ __forceinline__ float sum_of(const float* sums, int 
 template <int R>
 __device__ __forceinline__ void gemv_tile_store(const float* sums, const GemvTargets& targets, int v, int at_once, int ways, int first,
                                                 int count) {
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < u32(at_once * R * TILE); i += blockDim.x) {
         const int row = i % TILE, t = i / TILE % R, j = i / TILE / R;
         const GemvTile tile = gemv_tile(targets, v + j);

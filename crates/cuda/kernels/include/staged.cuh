@@ -1,10 +1,12 @@
 // Rounded activations in shared memory, for products on tensor cores (sums.cuh).
 //
-// A row is copied, or rounded on the way (the same bits; short rows are not worth a kernel of their own), and filled up with zeros to whole units; rows of scales and of sums are padded, so that two rows lie in
-// different banks. 16 bytes of zeros come first, for lanes that have nothing to add.
+// A row is brought as it is, or rounded on the way (the same bits; short rows are not worth a kernel of their own), and filled up with zeros to whole units; rows of scales and of sums are padded, so that two rows lie in
+// different banks. 16 bytes of zeros come first, for lanes that have nothing to add. Loops are not unrolled: most run once, and what is
+// long takes time to fetch.
 #pragma once
 #include "mma.cuh"
 #include "q8.cuh"
+#include "silu.cuh"
 
 struct Staged {
     const u8* zero;
@@ -29,28 +31,45 @@ struct Staged {
         if (threadIdx.x < 4) reinterpret_cast<u32*>(const_cast<u8*>(zero))[threadIdx.x] = 0;
     }
 
-    // Copies `n` numbers and adds zeros up to `all`: all threads of the block.
-    static __device__ __forceinline__ void copy(float* to, const float* from, int n, int all, bool whole) {
-        if (whole) {
-            for (int i = 4 * int(threadIdx.x); i < all; i += 4 * int(blockDim.x)) copy16(to + i, from + i);
-        } else {
-            for (int i = int(threadIdx.x); i < all; i += int(blockDim.x)) {
-                if (i < n) copy4(to + i, from + i);
-                else to[i] = 0.0f;
-            }
-        }
-    }
-
-    // Copies row `r` from `x`, a row of `k` elements, in the background: all threads of the block, which then wait for copies and meet.
+    // Brings row `r` from `x`, a row of `k` elements, past L1: all threads of the block, which then meet. Not with the copies that bring
+    // weights: they end in their order, and what is asked for last is needed first.
     __device__ __forceinline__ void fill(int r, const Q8& x, int k, bool with_sums) const {
-        const bool whole = k == span;
-        u8* to = q(r);
-        for (int i = 16 * int(threadIdx.x); i < span; i += 16 * int(blockDim.x)) {
-            if (i < k) copy16(to + i, reinterpret_cast<const u8*>(x.q) + i);
-            else *reinterpret_cast<uint4*>(to + i) = make_uint4(0, 0, 0, 0);
+        u8* const to_q = q(r);
+        float *const to_d = d(r), *const to_s = s(r);
+        const int n_q = k / 16, n_d = k / 32, n_s = with_sums ? k / 16 : 0;
+        if (k == span) {
+            // Pieces of 16 bytes: of the integers, of their scales, of their sums.
+            const int end_q = n_q, end_d = end_q + n_d / 4, end = end_d + n_s / 4;
+            auto move = [&](int i, auto f) {
+                if (i >= end) return;
+                if (i < end_q) f(to_q + 16 * i, reinterpret_cast<const u8*>(x.q) + 16 * i);
+                else if (i < end_d) f(reinterpret_cast<u8*>(to_d + 4 * (i - end_q)), reinterpret_cast<const u8*>(x.d + 4 * (i - end_q)));
+                else f(reinterpret_cast<u8*>(to_s + 4 * (i - end_d)), reinterpret_cast<const u8*>(x.s + 4 * (i - end_d)));
+            };
+            constexpr int AT_ONCE = 3;
+#pragma unroll 1
+            for (int first = int(threadIdx.x); first < end; first += AT_ONCE * int(blockDim.x)) {
+                uint4 v[AT_ONCE];
+                u8* to[AT_ONCE];
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++) {
+                    to[j] = nullptr;
+                    move(first + j * int(blockDim.x), [&](u8* at, const u8* from) { to[j] = at, v[j] = load16(from); });
+                }
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++)
+                    if (to[j]) *reinterpret_cast<uint4*>(to[j]) = v[j];
+            }
+            return;
         }
-        copy(d(r), x.d, k / 32, span / 32, whole);
-        if (with_sums) copy(this->s(r), x.s, k / 16, span / 16, whole);
+        // Rows of scales begin anywhere, and units end behind the row.
+        const uint4 zeros = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+        for (int i = int(threadIdx.x); i < span / 16; i += int(blockDim.x)) {
+            reinterpret_cast<uint4*>(to_q)[i] = i < n_q ? load16(reinterpret_cast<const u8*>(x.q) + 16 * i) : zeros;
+            if (with_sums) to_s[i] = i < n_s ? __uint_as_float(load4(x.s + i)) : 0.0f;
+            if (i < span / 32) to_d[i] = i < n_d ? __uint_as_float(load4(x.d + i)) : 0.0f;
+        }
     }
 
     // Rounds four elements of row `r` from element `i` on: neighbouring threads take neighbouring fours, and whole warps call.
@@ -62,11 +81,15 @@ struct Staged {
         if (i % 16 == 0) s(r)[i / 16] = factor * sum;
     }
 
-    // Rounds row `r`, `k` elements at `x`: all threads of the block, in whole warps, which then meet.
-    __device__ __forceinline__ void round(int r, const float* x, int k) const {
+    // Rounds row `r`, `k` elements at `x`, or with `up` those of silu(x) · up: all threads of the block, in whole warps, which then meet. With
+    // `up` both are settled and lie in whole 16-byte pieces, and do not come through L1.
+    __device__ __forceinline__ void round(int r, const float* x, const float* up, int k) const {
         const bool aligned = is_aligned16(x);
+#pragma unroll 1
         for (int i = 4 * int(threadIdx.x); i < span; i += 4 * int(blockDim.x)) {
-            put(r, i, i < k ? four(x + i, aligned) : make_float4(0.0f, 0.0f, 0.0f, 0.0f), 1.0f);
+            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (i < k) v = up ? gated(load_floats(x + i), load_floats(up + i)) : four(x + i, aligned);
+            put(r, i, v, 1.0f);
         }
     }
 };

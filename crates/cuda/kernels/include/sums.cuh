@@ -175,7 +175,7 @@ template <class B, int FLIGHT> struct Ring {
     typename U::Raw raw[U::SLOT > 0 ? 1 : FLIGHT][2];
     u8* slots;
 
-    // Requests a unit, or nothing if it is not there. All lanes.
+    // Requests a unit, or nothing if the row has ended. All lanes.
     __device__ __forceinline__ void load(int f, const typename U::From& from, int unit, int units, int k) {
         const int lane = threadIdx.x % WARP;
         if constexpr (U::SLOT > 0) {
@@ -184,6 +184,11 @@ template <class B, int FLIGHT> struct Ring {
         } else {
             if (unit < units) U::load(raw[f], from, unit, lane, k);
         }
+    }
+
+    // In the place of a unit that is not there.
+    __device__ __forceinline__ void skip() {
+        if constexpr (U::SLOT > 0) copies_end();
     }
 
     // The oldest unit, if others are on their way behind it.
@@ -203,20 +208,44 @@ template <class B, int FLIGHT> struct Ring {
     }
 };
 
+// Requests the first units: `load(f, whether it is there)` for each that can be on its way. Where these are slots of shared memory and not
+// registers the loop stays one: a layer's kernels do not fit the instruction caches together, so code that is not there need not be fetched.
+template <class B, int FLIGHT, class Load> __device__ __forceinline__ void begin_flight(int total, Load load) {
+    if constexpr (Unit<B>::SLOT > 0) {
+#pragma unroll 1
+        for (int f = 0; f < FLIGHT; f++) load(f, f < total);
+    } else {
+#pragma unroll
+        for (int f = 0; f < FLIGHT; f++) load(f, f < total);
+    }
+}
+
 // Goes through `total` units, `items` of each tile, the first FLIGHT of which are on their way: `load` requests the next, `use` multiplies
 // one (the `i`th of its tile), `finish` takes a tile's sums. The same sequence in all warps of a block.
-template <int FLIGHT, class Load, class Use, class Finish>
+template <class B, int FLIGHT, class Load, class Use, class Finish>
 __device__ __forceinline__ void in_flight(int total, int items, Load load, Use use, Finish finish) {
     int i = 0;
-    for (int first = 0; first < total; first += FLIGHT) {
+    auto step = [&](int f, int n) {
+        use(f, i);
+        load(f, n + FLIGHT < total);
+        if (++i < items) return;
+        finish();
+        i = 0;
+    };
+    if constexpr (Unit<B>::SLOT > 0) {
+        int f = 0;
+#pragma unroll 1
+        for (int n = 0; n < total; n++) {
+            step(f, n);
+            f = f + 1 < FLIGHT ? f + 1 : 0;
+        }
+    } else {
+        for (int first = 0; first < total; first += FLIGHT) {
 #pragma unroll
-        for (int f = 0; f < FLIGHT; f++) {
-            if (first + f >= total) break;
-            use(f, i);
-            load(f, first + f + FLIGHT < total);
-            if (++i < items) continue;
-            finish();
-            i = 0;
+            for (int f = 0; f < FLIGHT; f++) {
+                if (first + f >= total) break;
+                step(f, first + f);
+            }
         }
     }
 }

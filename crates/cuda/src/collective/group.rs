@@ -15,7 +15,7 @@ use glim_plan::collective::Group;
 use glim_plan::{RankFailure, RankFault};
 
 use super::nccl::{Comms, NcclRank};
-use super::pull::{Pull, Regions};
+use super::pull::{self, Pull, Regions};
 use super::{Collective, MAX_RANKS, Place};
 use crate::driver::{Gpu, Pinned};
 use crate::error::CudaError;
@@ -98,6 +98,13 @@ impl GpuGroup {
         if gpus.is_empty() || gpus.len() > MAX_RANKS {
             let n = gpus.len();
             return Err(refused(format!("{n} ranks are not 1 to {MAX_RANKS}")));
+        }
+        if transport == Transport::Pull {
+            let on = |gpu: &usize| gpus.iter().filter(|other| *other == gpu).count();
+            let crowded = gpus.iter().find_map(|gpu| pull::too_many(on(gpu), *gpu));
+            if let Some(reason) = crowded {
+                return Err(refused(reason));
+            }
         }
         crate::driver::start(gpus[0])?;
         let opened = gpus.iter().map(|ordinal| Gpu::open(*ordinal));
@@ -182,9 +189,9 @@ impl Shared {
         self.word.word()
     }
 
-    /// Where kernels find the failure word: pinned memory has one address for the host and for all GPUs.
+    /// Where kernels find the failure word.
     pub(super) fn word_address(&self) -> u64 {
-        self.word.bytes().as_ptr() as u64
+        self.word.address()
     }
 
     pub(super) fn begin(&self, rank: usize, op: usize) {

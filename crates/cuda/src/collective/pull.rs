@@ -29,6 +29,24 @@ const ENTERED_AT: usize = 4;
 /// Blocks of these kernels that a multiprocessor holds, by their registers.
 const BLOCKS_ON_A_MULTIPROCESSOR: usize = 2;
 
+/// Streams of a rank: that of its steps, and one while it loads.
+const STREAMS_OF_A_RANK: usize = 2;
+
+/// Queues of a GPU that the driver spreads streams over, unless it is told otherwise (CUDA programming guide, `CUDA_DEVICE_MAX_CONNECTIONS`).
+const QUEUES: usize = 8;
+
+/// Why so many ranks cannot share a GPU, if so: what stands in one queue runs in its order, whichever streams it came by, and a rank's kernels
+/// must never stand behind one that waits for them.
+pub(super) fn too_many(ranks: usize, gpu: usize) -> Option<String> {
+    // And one for the default stream.
+    let most = (QUEUES - 1) / STREAMS_OF_A_RANK;
+    (ranks > 1 && ranks > most).then(|| {
+        format!(
+            "{ranks} ranks share GPU {gpu}, whose {QUEUES} queues are enough for {most}; spread them over more GPUs"
+        )
+    })
+}
+
 /// What the ranks meet in.
 #[derive(Debug)]
 pub(super) struct Regions {

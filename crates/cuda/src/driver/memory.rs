@@ -115,30 +115,6 @@ impl DeviceMemory {
         };
         self.gpu.check("cuMemcpyHtoDAsync", code)
     }
-
-    /// Copies to pinned memory in stream order.
-    pub(crate) fn read_async(
-        &self,
-        at: usize,
-        to: &mut Pinned,
-        to_at: usize,
-        bytes: usize,
-        stream: &Stream,
-    ) -> Result<(), CudaError> {
-        self.gpu.bind()?;
-        let from = self.range(at, bytes);
-        let to = &mut to.bytes_mut()[to_at..to_at + bytes];
-        // SAFETY: both ranges are inside their allocations; the caller looks at `to` only after the stream has passed.
-        let code = unsafe {
-            sys::cuMemcpyDtoHAsync_v2(
-                to.as_mut_ptr().cast::<c_void>(),
-                from,
-                bytes,
-                stream.handle(),
-            )
-        };
-        self.gpu.check("cuMemcpyDtoHAsync", code)
-    }
 }
 
 impl Drop for DeviceMemory {
@@ -232,6 +208,11 @@ impl Pinned {
             pointer,
             bytes,
         })
+    }
+
+    /// Its address, which is the same for the host and for all GPUs.
+    pub(crate) fn address(&self) -> u64 {
+        self.pointer as u64
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

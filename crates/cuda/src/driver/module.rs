@@ -57,6 +57,13 @@ impl Module {
         // SAFETY: module and name are alive.
         let code = unsafe { sys::cuModuleGetFunction(&mut handle, self.handle, c_name.as_ptr()) };
         self.gpu.check("cuModuleGetFunction", code)?;
+        // The driver loads a function when it is first needed, and may wait for the GPU to be idle then: not at its first launch, while another
+        // rank's kernel waits for it, but now, as asking for what it takes makes it (CUDA programming guide, "Lazy Loading").
+        let mut bytes = 0;
+        let which = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
+        // SAFETY: the function is alive; it writes an integer.
+        let code = unsafe { sys::cuFuncGetAttribute(&mut bytes, which, handle) };
+        self.gpu.check("cuFuncGetAttribute", code)?;
         Ok(Function {
             _module: Arc::clone(self),
             handle,
@@ -93,6 +100,17 @@ impl Function {
         let which = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is alive.
         let code = unsafe { sys::cuFuncSetAttribute(self.handle, which, bytes as i32) };
+        gpu.check("cuFuncSetAttribute", code)
+    }
+
+    /// Asks for as much of a multiprocessor's memory as can be shared memory, where the driver takes what one kernel needs. A multiprocessor
+    /// has to be empty before it is split in another way, so kernels that are to be beside each other must want the same.
+    pub(crate) fn prefer_shared(&self, gpu: &Gpu) -> Result<(), CudaError> {
+        gpu.bind()?;
+        let which =
+            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: the function is alive.
+        let code = unsafe { sys::cuFuncSetAttribute(self.handle, which, 100) };
         gpu.check("cuFuncSetAttribute", code)
     }
 }

@@ -12,7 +12,7 @@
 
 use glim_plan::{BufferId, Cols, GgmlType, Op, Precision};
 
-use super::rounded::{Rounded, round, rounded};
+use super::rounded::{NOWHERE, Rounded, round, rounded};
 use super::{Arg, Builder, grid, int};
 use crate::backend::Math;
 use crate::kernels::Kernel;
@@ -116,6 +116,45 @@ pub(super) fn linear(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     multiply(b, op, input, &products?, *precision)
 }
 
+/// The product computes what it takes itself, where its rows are short; otherwise the parts, one after the other.
+pub(super) fn swiglu_linear(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let [
+        Op::SwiGlu { gate, up, out },
+        Op::Linear {
+            weights,
+            outs,
+            precision,
+            ..
+        },
+    ] = op.parts()
+    else {
+        return Err("it is not a SwiGlu and a Linear".into());
+    };
+    let input = whole_rows(b, *gate);
+    let products = weights.iter().zip(outs);
+    let products: Result<Vec<Product>, String> =
+        products.map(|(w, out)| product(b, *w, *out)).collect();
+    let products = products?;
+    let [first, rest @ ..] = products.as_slice() else {
+        return b.parts(op);
+    };
+    let is_integer = b.math() == Math::Fast
+        && *precision == Precision::Fast
+        && first.ty.block_elems() > 1
+        && rest.iter().all(|p| p.ty == first.ty)
+        && products.len() <= WEIGHTS;
+    if !b.is_decode() || !is_integer || !is_short(input) || !input.k.is_multiple_of(4) {
+        return b.parts(op);
+    }
+    let early = b.is_settled(op, *gate) && b.is_settled(op, *up);
+    let activations = Activations::Gated {
+        gate: *gate,
+        up: *up,
+        out: *out,
+    };
+    gemv_int(b, input, activations, early, &products)
+}
+
 pub(super) fn lm_head(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
     let Op::LmHead { x, weight, out } = op else {
         return Err("it is not an LmHead".into());
@@ -198,7 +237,10 @@ fn multiply(
         left.retain(|p| p.ty != first.ty);
         for group in same.chunks(WEIGHTS) {
             match is_integer(&first) {
-                true => gemv_int(b, input, rounded, early, group)?,
+                true => {
+                    let activations = rounded.map_or(Activations::Plain, Activations::Rounded);
+                    gemv_int(b, input, activations, early, group)?;
+                }
                 false => gemv_float(b, input, early, group)?,
             }
             early = true;
@@ -215,29 +257,58 @@ fn is_short(input: Input) -> bool {
     input.rows.min(16) * input.k <= SHORT
 }
 
+/// In what form `gemv_int` finds its activations.
+#[derive(Clone, Copy)]
+enum Activations {
+    /// Rounded by somebody before.
+    Rounded(Rounded),
+    /// As they are: the product rounds them.
+    Plain,
+    /// As `silu(gate) ⊙ up`, in whole rows of 16-byte pieces: the product computes them, leaves them at `out`, and rounds them.
+    Gated {
+        gate: BufferId,
+        up: BufferId,
+        out: BufferId,
+    },
+}
+
 fn gemv_int(
     b: &mut Builder<'_>,
     input: Input,
-    rounded: Option<Rounded>,
+    activations: Activations,
     early: bool,
     products: &[Product],
 ) -> Result<(), String> {
     let ty = products[0].ty;
     let tiles = Tiles::new(b, input, products)?;
-    // Whole units are copied past L1, and other passes have to hear whether their rows are live.
+    // Whole units are copied past L1, as is what is gated; and other passes have to hear whether their rows are live.
     let is_whole = input.k.is_multiple_of(span(ty));
-    let early = early && rounded.is_some() && is_whole && tiles.grid[1] == 1;
+    let bypasses = match activations {
+        Activations::Rounded(_) => is_whole,
+        Activations::Plain => false,
+        Activations::Gated { .. } => true,
+    };
+    let early = early && bypasses && tiles.grid[1] == 1;
     let mut args = input_args(input)?;
-    if rounded.is_some() {
-        args[1] = Arg::Null;
-    }
+    let (gated, rounded) = match activations {
+        Activations::Rounded(rounded) => {
+            args[1] = Arg::Null;
+            ([Arg::Null; 2], rounded)
+        }
+        Activations::Plain => ([Arg::Null; 2], NOWHERE),
+        Activations::Gated { gate, up, out } => {
+            args[1] = Arg::Buffer(gate);
+            ([up, out].map(Arg::Buffer), NOWHERE)
+        }
+    };
     let k = args.pop();
-    args.extend(rounded.unwrap_or([Arg::Null; 3]));
+    args.extend(gated);
+    args.extend(rounded);
     args.extend(k);
     args.push(Arg::U32(tiles.ways.trailing_zeros()));
     args.push(Arg::I32(int(tiles.turns)?));
     args.push(Arg::I32(i32::from(early)));
-    args.extend(targets(products)?);
+    args.push(targets(b, products, TILE)?);
     let rows = tiles.rows.to_string();
     let defines = [("TYPE", ty.name()), ("ROWS", rows.as_str())];
     let kernel = Kernel::new("gemv_int", "gemv_int", &defines);
@@ -292,21 +363,28 @@ pub(super) fn input_args(input: Input) -> Result<Vec<Arg>, String> {
     ])
 }
 
-/// Weights, results and rows of both kernels' launches.
-fn targets(products: &[Product]) -> Result<Vec<Arg>, String> {
-    let each = |arg: &dyn Fn(&Product) -> Arg| {
-        let given = products.iter().map(arg);
-        let mut args: Vec<Arg> = given.collect();
-        args.resize(WEIGHTS, Arg::Null);
+/// The struct `GemvTargets` of both kernels: weights, results, and where each weight's groups of `unit` rows begin.
+fn targets(b: &mut Builder<'_>, products: &[Product], unit: usize) -> Result<Arg, String> {
+    let groups = |p: &Product| p.m.div_ceil(unit);
+    let all = int(products.iter().map(groups).sum())?;
+    let each = |arg: &dyn Fn(&Product) -> Arg, none: Arg| {
+        let mut args: Vec<Arg> = products.iter().map(arg).collect();
+        args.resize(WEIGHTS, none);
         args
     };
-    let mut args = each(&|p| Arg::Buffer(p.weight));
-    args.extend(each(&|p| Arg::Buffer(p.out)));
+    let mut fields = each(&|p| Arg::Buffer(p.weight), Arg::Null);
+    fields.extend(each(&|p| Arg::Buffer(p.out), Arg::Null));
     for i in 0..WEIGHTS {
         let m = products.get(i).map_or(0, |p| p.m);
-        args.push(Arg::I32(int(m)?));
+        fields.push(Arg::I32(int(m)?));
     }
-    Ok(args)
+    for i in 0..WEIGHTS {
+        let before = products.get(..i).filter(|_| i < products.len());
+        let before = before.map(|before| int(before.iter().map(groups).sum()));
+        fields.push(Arg::I32(before.unwrap_or(Ok(all))?));
+    }
+    fields.extend([Arg::I32(all), Arg::I32(0)]);
+    Ok(b.structure(fields))
 }
 
 /// Weight rows of a tile of `gemv_int` (`TILE` in `gemv_tile.cuh`).
@@ -493,7 +571,7 @@ impl Shape {
         products: &[Product],
     ) -> Result<(), String> {
         args.push(Arg::I32(self.lanes_log as i32));
-        args.extend(targets(products)?);
+        args.push(targets(b, products, 1)?);
         b.launch(kernel, self.grid, self.threads, 0, args);
         Ok(())
     }

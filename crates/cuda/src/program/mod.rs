@@ -29,7 +29,7 @@ use std::sync::Arc;
 use self::kept::Kept;
 use self::ropes::Angles;
 use self::rounded::Roundings;
-use glim_plan::fuse::{ADD_RMS_NORM, FusePattern, NORMS, ROPES};
+use glim_plan::fuse::{ADD_RMS_NORM, EXPERTS_ADD, FusePattern, NORMS, ROPES, SWIGLU_LINEAR};
 use glim_plan::{BufferDecl, BufferId, BufferKind, CacheGeometry, Op, Plan, StepKind};
 
 use crate::backend::Math;
@@ -39,7 +39,8 @@ use crate::kernels::Kernel;
 use crate::weights::{WeightInfo, Weights};
 
 /// Fused operations that there are kernels for; of two that match, the first.
-pub(crate) const PATTERNS: [FusePattern; 3] = [ADD_RMS_NORM, NORMS, ROPES];
+pub(crate) const PATTERNS: [FusePattern; 5] =
+    [ADD_RMS_NORM, NORMS, ROPES, SWIGLU_LINEAR, EXPERTS_ADD];
 
 /// An argument of a kernel, before it is known where buffers lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -234,8 +235,17 @@ impl<'a> Builder<'a> {
             Op::Fused { name, .. } if *name == ADD_RMS_NORM.name => norms::add_rms_norm(self, op),
             Op::Fused { name, .. } if *name == NORMS.name => norms::norms(self, op),
             Op::Fused { name, .. } if *name == ROPES.name => ropes::ropes(self, op),
-            Op::Fused { parts, .. } => parts.iter().try_for_each(|part| self.op(part)),
+            Op::Fused { name, .. } if *name == SWIGLU_LINEAR.name => {
+                linear::swiglu_linear(self, op)
+            }
+            Op::Fused { name, .. } if *name == EXPERTS_ADD.name => moe::experts_add(self, op),
+            Op::Fused { .. } => self.parts(op),
         }
+    }
+
+    /// Adds the launches of a fused operation's parts, one after the other.
+    fn parts(&mut self, op: &Op) -> Result<(), String> {
+        op.parts().iter().try_for_each(|part| self.op(part))
     }
 
     /// Adds a launch, which may begin before its predecessor has ended.

@@ -124,9 +124,41 @@ struct Experts {
     up: BufferId,
     down: BufferId,
     out: BufferId,
+    /// What is added to it, and where the sum goes.
+    sum: Option<(BufferId, BufferId)>,
 }
 
 pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    experts(b, op, op, None)
+}
+
+/// The sum is a part of the last kernel where that multiplies integers; otherwise an operation of its own.
+pub(super) fn experts_add(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
+    let [
+        ffn @ Op::ExpertFfn { out, down, .. },
+        Op::Add {
+            a,
+            b: other,
+            out: sum,
+        },
+    ] = op.parts()
+    else {
+        return Err("it is not an ExpertFfn and an Add".into());
+    };
+    let other = if a == out { *other } else { *a };
+    match b.is_decode() && is_rounded(b, b.weight(*down)?.ty) {
+        true => experts(b, op, ffn, Some((other, *sum))),
+        false => b.parts(op),
+    }
+}
+
+/// The experts `ffn`, which `op` is or begins with.
+fn experts(
+    b: &mut Builder<'_>,
+    op: &Op,
+    ffn: &Op,
+    sum: Option<(BufferId, BufferId)>,
+) -> Result<(), String> {
     let Op::ExpertFfn {
         x,
         ids,
@@ -135,7 +167,7 @@ pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         up,
         down,
         out,
-    } = op
+    } = ffn
     else {
         return Err("it is not an ExpertFfn".into());
     };
@@ -147,10 +179,11 @@ pub(super) fn expert_ffn(b: &mut Builder<'_>, op: &Op) -> Result<(), String> {
         up: *up,
         down: *down,
         out: *out,
+        sum,
     };
     // Many rows go through tensor cores; the kernels for it read gate and up as one type, as they nearly always are.
     if !b.is_decode() && b.weight(*gate)?.ty == b.weight(*up)?.ty {
-        return gemm::experts(b, op);
+        return gemm::experts(b, ffn);
     }
     let pairs = b.rows(*ids) * b.last(*ids);
     let hidden = b.scratch(pairs * b.axis(*gate, 1) * size_of::<f32>());
@@ -269,7 +302,7 @@ fn hidden_rounded(
     }
     // Whole units are copied past L1.
     let early = early && !shares && d.is_multiple_of(span);
-    args.extend([shares, early].map(|flag| Arg::I32(i32::from(flag))));
+    args.push(Arg::I32(i32::from(early)));
     args.extend([Arg::Rows(e.ids), Arg::Fault, Arg::OpIndex]);
     let size = [grid(pairs)?, grid(tiles.div_ceil(turns))?, 1];
     b.launch(kernel, size, grid(32 * warps)?, shared, args);
@@ -317,6 +350,9 @@ fn hidden_float(
     Ok(())
 }
 
+/// Tiles of a block of `experts_down` at most, as there.
+const MOST_TURNS: usize = 8;
+
 /// Down with activations of 8 bits, and the sum over a row's pairs.
 fn down_rounded(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), String> {
     let (experts, d, inner) = (b.axis(e.down, 0), b.axis(e.down, 1), b.last(e.down));
@@ -331,11 +367,17 @@ fn down_rounded(b: &mut Builder<'_>, e: &Experts, hidden: usize) -> Result<(), S
     let shared = linear::sums_bytes(ways, 1) + chosen + flight + staged;
     let shared = shared_memory(b, shared)?;
     let tiles = d.div_ceil(linear::TILE);
-    // As above, with three blocks on each.
-    let waves = (rows * tiles).div_ceil(3 * b.gpu().multiprocessors as usize);
-    let turns = waves.clamp(1, 8);
+    // As above. For one row one block on each, which has room beside a block of the kernel before, and asks for all its weights while that
+    // one reads; for more, three.
+    let beside = if rows == 1 { 1 } else { 3 };
+    let waves = (rows * tiles).div_ceil(beside * b.gpu().multiprocessors as usize);
+    let turns = waves.clamp(1, MOST_TURNS);
     let mut args = vec![Arg::Buffer(e.down), Arg::Scratch(hidden)];
     args.extend([e.ids, e.expert_weights, e.out].map(Arg::Buffer));
+    args.extend(match e.sum {
+        Some((other, sum)) => [Arg::Buffer(other), Arg::Buffer(sum)],
+        None => [Arg::Null; 2],
+    });
     for size in [experts, inner, d, k, turns] {
         args.push(Arg::I32(int(size)?));
     }

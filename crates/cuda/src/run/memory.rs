@@ -4,6 +4,7 @@ use glim_plan::StepId;
 use glim_plan::backend::MAX_IN_FLIGHT;
 
 use super::faults::{self, Fault};
+use super::transfer::{Piece, Transfer};
 use crate::driver::{DeviceMemory, Event, Gpu, Pinned, Stream};
 use crate::error::CudaError;
 
@@ -132,13 +133,18 @@ impl Memory {
         &mut self,
         ticket: u64,
         bytes: &[u8],
+        transfer: &Transfer,
         stream: &Stream,
     ) -> Result<(), CudaError> {
         let slot = &mut self.slots[index_of(ticket)];
         slot.holds = None;
         slot.inputs.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-        self.inputs
-            .write_async(0, &slot.inputs, 0, bytes.len(), stream)
+        let piece = Piece {
+            from: slot.inputs.address(),
+            to: self.inputs.address(),
+            bytes: bytes.len(),
+        };
+        transfer.put(&[piece], stream)
     }
 
     /// Puts the copies of fault and results into the stream; for each result its place in the arena, its place in the slot, its bytes.
@@ -147,14 +153,23 @@ impl Memory {
         ticket: u64,
         step: StepId,
         results: &[[usize; 3]],
+        transfer: &Transfer,
         stream: &Stream,
     ) -> Result<(), CudaError> {
         let slot = &mut self.slots[index_of(ticket)];
-        let to = &mut slot.results;
-        self.fault.read_async(0, to, 0, faults::BYTES, stream)?;
-        for [from, at, bytes] in results {
-            self.arena.read_async(*from, to, *at, *bytes, stream)?;
-        }
+        let (arena, to) = (self.arena.address(), slot.results.address());
+        let fault = Piece {
+            from: self.fault.address(),
+            to,
+            bytes: faults::BYTES,
+        };
+        let results = results.iter().map(|[from, at, bytes]| Piece {
+            from: arena + *from as u64,
+            to: to + *at as u64,
+            bytes: *bytes,
+        });
+        let pieces: Vec<Piece> = std::iter::once(fault).chain(results).collect();
+        transfer.put(&pieces, stream)?;
         slot.done.record(stream)?;
         slot.holds = Some((ticket, step));
         Ok(())

@@ -4,13 +4,14 @@
 //! ([`Memory`]), fills in the addresses and captures the graph ([`Made`]); then it runs, and nothing is allocated any more. A step that
 //! was prepared after the last `seal` is sealed by its first run.
 //!
-//! Order of a run in the stream: the input block is copied from pinned memory, the kernels run, fault and results are copied to pinned
-//! memory, an event is recorded. Slots of pinned memory take turns, so that a step can be put behind one that still runs.
+//! Order of a run in the stream: a kernel brings the input block from pinned memory, the step's kernels run, one takes fault and results to
+//! pinned memory ([`transfer`]), an event is recorded. Slots of pinned memory take turns, so that a step can be put behind one that still runs.
 
 mod faults;
 mod memory;
 mod places;
 mod poison;
+mod transfer;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use self::faults::Fault;
 pub(crate) use self::memory::Memory;
 use self::memory::Needs;
 use self::places::{Places, Ready};
+use self::transfer::Transfer;
 use crate::backend::CudaBackend;
 use crate::code::Code;
 use crate::driver::{Gpu, Graph, Stream};
@@ -134,6 +136,11 @@ impl Prepared {
         self.made.as_ref()?.graph.as_ref().map(Graph::nodes)
     }
 
+    /// What a step needs beside its own kernels.
+    pub(crate) fn common_kernels() -> [(Kernel, u32); 1] {
+        [(Transfer::kernel(), 0)]
+    }
+
     /// A form of each kernel, with the shared memory that its launch has.
     pub(crate) fn kernels(&self, form: impl Fn(&Kernel) -> Kernel) -> Vec<(Kernel, u32)> {
         let work = self.program.ops.iter().flat_map(|op| &op.work);
@@ -147,6 +154,7 @@ impl Prepared {
 pub(crate) struct Runner {
     stream: Stream,
     memory: Option<Memory>,
+    transfer: Option<Transfer>,
     /// Of the next step that is put into the stream.
     ticket: u64,
 }
@@ -156,6 +164,7 @@ impl Runner {
         Self {
             stream,
             memory: None,
+            transfer: None,
             ticket: 0,
         }
     }
@@ -169,9 +178,11 @@ impl Runner {
         self.memory.as_ref().ok_or(CudaError::Unsealed)
     }
 
-    fn memory_mut(&mut self) -> Result<(&mut Memory, &Stream), CudaError> {
+    /// What takes steps in and out.
+    fn ways(&mut self) -> Result<(&mut Memory, &Transfer, &Stream), CudaError> {
         let memory = self.memory.as_mut().ok_or(CudaError::Unsealed)?;
-        Ok((memory, &self.stream))
+        let transfer = self.transfer.as_ref().ok_or(CudaError::Unsealed)?;
+        Ok((memory, transfer, &self.stream))
     }
 
     /// Makes the memory fit; whether addresses have changed.
@@ -193,9 +204,9 @@ impl Runner {
 
     /// Copies a step's inputs to the GPU, from the slot of its ticket.
     fn send(&mut self, prepared: &Prepared, ticket: u64) -> Result<(), CudaError> {
-        let (memory, stream) = self.memory_mut()?;
+        let (memory, transfer, stream) = self.ways()?;
         let bytes: &[u8] = bytemuck::cast_slice(prepared.inputs.words());
-        memory.send(ticket, bytes, stream)
+        memory.send(ticket, bytes, transfer, stream)
     }
 
     /// Copies fault and results to the slot of a ticket.
@@ -205,8 +216,8 @@ impl Runner {
         ticket: u64,
         step: StepId,
     ) -> Result<(), CudaError> {
-        let (memory, stream) = self.memory_mut()?;
-        memory.fetch(ticket, step, &prepared.copies, stream)
+        let (memory, transfer, stream) = self.ways()?;
+        memory.fetch(ticket, step, &prepared.copies, transfer, stream)
     }
 }
 
@@ -265,6 +276,7 @@ impl CudaBackend {
                 step.made = None;
             }
         }
+        self.runner.transfer = Some(Transfer::new(self.code())?);
         for index in 0..self.steps.len() {
             if self.steps[index].made.is_some() {
                 continue;

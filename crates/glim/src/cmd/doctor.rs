@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::exit::{Exit, Failure};
 use crate::ui::Ui;
+use crate::version::VERSION;
 use crate::{gpu, host};
 
 /// Longest time for one probe that can be asked for, in seconds.
@@ -104,7 +105,7 @@ fn this_machine(args: &DoctorArgs) -> Result<Facts, Failure> {
     let Some(path) = &args.record else {
         return Ok(Facts::gather(&live, &subject));
     };
-    let about = format!("recorded by glim {}", env!("CARGO_PKG_VERSION"));
+    let about = format!("recorded by glim {VERSION}");
     let recorder = Recorder::new(&live, &about, &subject);
     let facts = Facts::gather(&recorder, &subject);
     let recording = recorder

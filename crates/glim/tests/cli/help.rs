@@ -68,9 +68,34 @@ fn help_of_doctor() {
 }
 
 #[test]
-fn version() {
-    assert_eq!(
-        glim(&["--version"]).ok(),
-        format!("glim {}\n", env!("CARGO_PKG_VERSION"))
+fn help_of_completions() {
+    insta::assert_snapshot!(glim(&["completions", "--help"]).ok());
+}
+
+#[test]
+fn help_of_man() {
+    insta::assert_snapshot!(glim(&["man", "--help"]).ok());
+}
+
+/// That a release names its commit is seen in `tests/dist`.
+#[test]
+fn the_version_is_one_line_or_all_that_a_report_needs() {
+    let short = glim(&["-V"]).ok();
+    let known = concat!("glim ", env!("CARGO_PKG_VERSION"), " (");
+    assert!(
+        short.starts_with(known) && short.ends_with(")\n"),
+        "{short}"
     );
+    let long = glim(&["--version"]).ok();
+    let rest = long
+        .strip_prefix(&short)
+        .unwrap_or_else(|| panic!("{long}"));
+    let lines = rest.lines().map(|line| line.split_once("  ").unwrap());
+    let names: Vec<&str> = lines.map(|(name, _)| name).collect();
+    assert_eq!(
+        names,
+        ["features", "kernels", "compiler", "target"],
+        "{long}"
+    );
+    assert!(rest.contains("builtin-model"), "{long}");
 }

@@ -11,6 +11,7 @@ mod help;
 mod hostile;
 mod imatrix;
 mod inspect;
+mod manual;
 mod models;
 mod quantize;
 mod ranks;

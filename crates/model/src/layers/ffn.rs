@@ -6,14 +6,23 @@ use super::Emitter;
 use crate::arch::EmitError;
 use crate::catalogue::Role;
 
-/// `silu(gate x) ⊙ up x`, on the way to `down`.
-fn swiglu(
+/// `gate x` and `up x`.
+fn gate_and_up(
     e: &mut Emitter<'_>,
     x: BufferId,
-    [gate, up, down]: [Role; 3],
+    [gate, up]: [Role; 2],
+) -> Result<Vec<BufferId>, EmitError> {
+    let inner = e.local(gate, 0)?;
+    e.linear(x, &[(gate, &[inner]), (up, &[inner])], Precision::Fast)
+}
+
+/// `down (silu(gate) ⊙ up)` of these two.
+fn gated_down(
+    e: &mut Emitter<'_>,
+    gate_and_up: &[BufferId],
+    [gate, down]: [Role; 2],
 ) -> Result<BufferId, EmitError> {
     let inner = e.local(gate, 0)?;
-    let outs = e.linear(x, &[(gate, &[inner]), (up, &[inner])], Precision::Fast)?;
     let what = down
         .gguf_suffix()
         .trim_end_matches(".weight")
@@ -22,18 +31,18 @@ fn swiglu(
     e.op(
         &what,
         Op::SwiGlu {
-            gate: outs[0],
-            up: outs[1],
+            gate: gate_and_up[0],
+            up: gate_and_up[1],
             out,
         },
     );
-    Ok(out)
+    e.linear1(out, down, &[e.config().hidden_size])
 }
 
 /// The dense MLP, of a rank its addend.
 pub(crate) fn dense(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitError> {
-    let inner = swiglu(e, x, [Role::FfnGate, Role::FfnUp, Role::FfnDown])?;
-    e.linear1(inner, Role::FfnDown, &[e.config().hidden_size])
+    let both = gate_and_up(e, x, [Role::FfnGate, Role::FfnUp])?;
+    gated_down(e, &both, [Role::FfnGate, Role::FfnDown])
 }
 
 /// Routed experts, weighted, plus the shared expert, which is neither gated nor scaled. The router is whole on each rank, and
@@ -54,11 +63,7 @@ pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitErro
     };
     let shared = match m.n_shared_experts {
         0 => None,
-        _ => Some(swiglu(
-            e,
-            x,
-            [Role::FfnGateShexp, Role::FfnUpShexp, Role::FfnDownShexp],
-        )?),
+        _ => Some(gate_and_up(e, x, [Role::FfnGateShexp, Role::FfnUpShexp])?),
     };
 
     let weight = e.weight(Role::FfnGateInp)?;
@@ -80,7 +85,7 @@ pub(crate) fn moe(e: &mut Emitter<'_>, x: BufferId) -> Result<BufferId, EmitErro
         },
     );
 
-    let shared = shared.map(|inner| e.linear1(inner, Role::FfnDownShexp, &[c.hidden_size]));
+    let shared = shared.map(|both| gated_down(e, &both, [Role::FfnGateShexp, Role::FfnDownShexp]));
     let shared = shared.transpose()?;
 
     let (gate, up) = (e.weight(Role::FfnGateExps)?, e.weight(Role::FfnUpExps)?);

@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::failed;
 use crate::units;
+use crate::version::{self, VERSION};
 
 /// Checks that are done, and what was left out.
 pub(super) struct Report {
@@ -55,7 +56,8 @@ impl Report {
             "ok": self.ok(),
             "digest": self.digest,
             "model": self.model,
-            "version": env!("CARGO_PKG_VERSION"),
+            "version": VERSION,
+            "kernels": version::kernels(),
             "checks": self.checks.iter().map(check_json).collect::<Vec<_>>(),
             "not_covered": not_covered.collect::<Vec<_>>(),
         })
@@ -91,7 +93,7 @@ impl Report {
         if let Some(digest) = &self.digest {
             out += &format!("digest  {digest}\n");
         }
-        out += &format!("glim    {}\n", env!("CARGO_PKG_VERSION"));
+        out += &format!("glim    {VERSION}, kernels {}\n", version::kernels());
         let made = self
             .checks
             .iter()
