@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
 use glim_doctor::process::ProcFs;
 use glim_server::Lifecycle;
 use glim_service::lock::{self, Held, LockError, Locks, Owner};
@@ -33,7 +32,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 #[command(next_help_heading = "GPUs that others hold")]
 pub(super) struct ClaimArgs {
     /// How long to wait for GPUs that another process holds, before it is named and the start fails
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = RangedU64ValueParser::<u64>::new().range(0..=MAX_SECONDS))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = crate::units::seconds(0..=MAX_SECONDS))]
     wait_for_gpu: u64,
     /// End a glim that is hung and holds them, if it is of this user, this unit and this program; never anything else
     #[arg(long)]

@@ -123,13 +123,13 @@ struct HttpArgs {
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     max_connections: usize,
     /// Longest time from a request's arrival to the end of its answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = RangedU64ValueParser::<u64>::new().range(1..=MAX_SECONDS))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = crate::units::seconds(1..=MAX_SECONDS))]
     request_timeout: u64,
     /// Time that requests get to finish after SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = RangedU64ValueParser::<u64>::new().range(0..=MAX_SECONDS))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = crate::units::seconds(0..=MAX_SECONDS))]
     drain_timeout: u64,
     /// Time that one step may take before /health says that the engine is stuck
-    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = RangedU64ValueParser::<u64>::new().range(1..=MAX_SECONDS))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = crate::units::seconds(1..=MAX_SECONDS))]
     step_timeout: u64,
     /// Do not serve the page at /
     #[arg(long)]
@@ -287,7 +287,7 @@ fn load(
         }
         .to_owned(),
         index_topk: Some(config.indexer.topk),
-        build: env!("CARGO_PKG_VERSION").to_owned(),
+        build: crate::version::VERSION.to_owned(),
         digest,
     };
     let memory = loader::memory(engine.budget());
