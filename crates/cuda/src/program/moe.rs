@@ -222,9 +222,10 @@ fn gate_and_up(b: &mut Builder<'_>, op: &Op, e: &Experts, hidden: usize) -> Resu
     let (gate, up) = (gate?, up?);
     if is_rounded(b, gate) || is_rounded(b, up) {
         let input = linear::whole_rows(b, e.x);
-        // Behind an operation that leaves all that is read alone; not behind the rounding.
+        // Behind an operation that leaves alone all that is read, also by the kernel behind, which may begin then; not behind the rounding.
         let is_known = rounded(b, input).is_some();
-        let early = is_known && b.is_settled(op, e.x) && b.is_settled(op, e.ids);
+        let read = [e.x, e.ids, e.expert_weights];
+        let early = is_known && read.iter().all(|id| b.is_settled(op, *id));
         let rounded = round(b, input)?;
         return match gate == up {
             true => hidden_rounded(b, e, &[e.gate, e.up], (rounded, early), hidden),
