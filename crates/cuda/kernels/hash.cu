@@ -5,14 +5,7 @@
 // neighbouring threads neighbouring pieces; a piece's place in the plane says which block's it is, and so which units of the file.
 // variants: UNIT = 1 2 4
 #include "fields.cuh"
-
-constexpr u64 GAMMA = 0x9E3779B97F4A7C15ull;
-
-__device__ __forceinline__ u64 mix(u64 z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-}
+#include "mix.cuh"
 
 // The sum over the units of `bytes` bytes in `words`, of which the first is unit `first`.
 __device__ __forceinline__ u64 sum_of(const u32* words, int bytes, u64 first) {

@@ -1,13 +1,9 @@
 // What one GPU finds in another's memory: bytes, how fast they come and go, how long a flag takes (`src/pair.rs`, `glim doctor --probe`).
-#include "common.cuh"
+#include "mix.cuh"
 #include "system.cuh"
 
-// Word `i` of a pattern: all bits change, so that a word in a wrong place, or of an earlier pass, is seen.
-__device__ __forceinline__ u32 pattern(u64 i, u32 seed) {
-    u64 z = (i + 1) * 0x9E3779B97F4A7C15ull ^ seed;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    return u32(z ^ (z >> 27) >> 11);
-}
+// Word `i` of a pattern: one in a wrong place, or of an earlier pass, is another.
+__device__ __forceinline__ u32 pattern(u64 i, u32 seed) { return u32(mix((i + 1) * GAMMA ^ seed)); }
 
 __device__ __forceinline__ uint4 pattern4(u64 i, u32 seed) {
     return make_uint4(pattern(4 * i, seed), pattern(4 * i + 1, seed), pattern(4 * i + 2, seed), pattern(4 * i + 3, seed));

@@ -9,8 +9,8 @@
 // variants: TYPE = F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4
 #include "blocks.cuh"
 #include "fields.cuh"
+#include "mix.cuh"
 
-constexpr u64 GAMMA = 0x9E3779B97F4A7C15ull;
 constexpr u64 WORDS_PER_BLOCK = 64;
 
 // Consecutive words of a stream.
@@ -19,11 +19,7 @@ struct Words {
 
     __device__ __forceinline__ Words(u64 key, u64 at) : state(key + at * GAMMA) {}
     __device__ __forceinline__ u64 next() {
-        state += GAMMA;
-        u64 z = state;
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-        return z ^ (z >> 31);
+        return mix(state += GAMMA);
     }
     __device__ __forceinline__ float uniform() { return float(u32(next() >> 40)) * (1.0f / 16777216.0f); }
     // Nearly normal: the sum of four uniform numbers.

@@ -14,7 +14,7 @@ use glim_engine::proof::{self, Arithmetic, Check, Outcome, Probe};
 use glim_engine::{Engine, EngineOptions, EnginePlan, Rank};
 use glim_model::shard::{Latents, Options};
 use glim_model::{Checkpoint, Inventory};
-use glim_plan::fuse::{ADD_RMS_NORM, FusePattern, NORMS, ROPES};
+use glim_plan::fuse::{ADD_RMS_NORM, EXPERTS_ADD, FusePattern, NORMS, ROPES, SWIGLU_LINEAR};
 use glim_plan::{
     Backend, BackendError, Caps, Op, Plan, ReadTarget, RopeStyle, StateDecl, StepId, StepInputs,
     StepResults, WeightGroup, WeightSource,
@@ -576,7 +576,7 @@ fn of_a_fused_operation_the_wrong_part_is_named() {
     let ids = ids(&text_of(&checkpoint));
     let untouched: (&str, &str, &str, Bend) = ("", "", "", |_| {});
     let parts = BENT.into_iter().filter(|(label, ..)| {
-        let in_pattern = ["_norm", "_rope", "cache"].iter();
+        let in_pattern = ["_norm", "_rope", "cache", "_shexp", "experts", "ffn_moe"].iter();
         !label.contains(" + ") && in_pattern.into_iter().any(|end| label.ends_with(end))
     });
     for (label, kind, buffer, bend) in parts.chain([untouched]) {
@@ -584,7 +584,7 @@ fn of_a_fused_operation_the_wrong_part_is_named() {
             inner: cpu(Math::Fast),
             label,
             bend,
-            patterns: Some(vec![ADD_RMS_NORM, NORMS, ROPES]),
+            patterns: Some(vec![ADD_RMS_NORM, NORMS, ROPES, SWIGLU_LINEAR, EXPERTS_ADD]),
         });
         let mut engine = engine(&checkpoint, &checkpoint, backend);
         let probe = probe(Arithmetic::EightBit, &ids);

@@ -5,7 +5,7 @@ mod common;
 
 use common::drive::{Chunk, Rig, Row};
 use common::toy;
-use glim_plan::fuse::{ADD_RMS_NORM, FusePattern, NORMS, ROPES};
+use glim_plan::fuse::{ADD_RMS_NORM, EXPERTS_ADD, FusePattern, NORMS, ROPES, SWIGLU_LINEAR};
 use glim_plan::reference::ReferenceOptions;
 use glim_plan::{
     Load, Op, Plan, arrange, check, check_arrangement, fuse, plan_cost, weight_groups,
@@ -176,8 +176,42 @@ fn a_fused_plan_gives_the_same_bits() {
 }
 
 fn all_fused(mut plan: Plan) -> Plan {
-    fuse(&mut plan, &[ADD_RMS_NORM, NORMS, ROPES]);
+    let patterns = [ADD_RMS_NORM, NORMS, ROPES, SWIGLU_LINEAR, EXPERTS_ADD];
+    fuse(&mut plan, &patterns);
     plan
+}
+
+#[test]
+fn a_product_computes_what_it_takes_and_experts_add_the_shared_one() {
+    // The shared expert comes first, as models' plans have it.
+    let mut plan = toy::decode(4);
+    let at = |plan: &Plan, is: fn(&Op) -> bool| plan.ops.iter().position(|n| is(&n.op)).unwrap();
+    let experts = at(&plan, |op| matches!(op, Op::ExpertFfn { .. }));
+    let experts = plan.ops.remove(experts);
+    let down = plan
+        .ops
+        .iter()
+        .position(|n| n.label == "blk.1.ffn_shexp_down");
+    plan.ops.insert(down.unwrap() + 1, experts);
+    let plan = all_fused(plan);
+    let fused: Vec<(&str, &str)> = plan
+        .ops
+        .iter()
+        .filter_map(|node| match &node.op {
+            Op::Fused { name, .. } => Some((*name, node.label.as_str())),
+            _ => None,
+        })
+        .filter(|(name, _)| [SWIGLU_LINEAR.name, EXPERTS_ADD.name].contains(name))
+        .collect();
+    let (product, sum) = (SWIGLU_LINEAR.name, EXPERTS_ADD.name);
+    assert_eq!(
+        fused,
+        [
+            (product, "blk.0.ffn_act + blk.0.ffn_down"),
+            (product, "blk.1.ffn_shexp_act + blk.1.ffn_shexp_down"),
+            (sum, "blk.1.experts + blk.1.ffn_sum"),
+        ]
+    );
 }
 
 #[test]

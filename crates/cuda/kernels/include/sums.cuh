@@ -209,7 +209,7 @@ template <class B, int FLIGHT> struct Ring {
 };
 
 // Requests the first units: `load(f, whether it is there)` for each that can be on its way. Where these are slots of shared memory and not
-// registers the loop stays one: a layer's kernels do not fit the instruction caches together, so code that is not there need not be fetched.
+// registers the loop stays one: a third of the code.
 template <class B, int FLIGHT, class Load> __device__ __forceinline__ void begin_flight(int total, Load load) {
     if constexpr (Unit<B>::SLOT > 0) {
 #pragma unroll 1

@@ -40,7 +40,7 @@ const QUEUES: usize = 8;
 pub(super) fn too_many(ranks: usize, gpu: usize) -> Option<String> {
     // And one for the default stream.
     let most = (QUEUES - 1) / STREAMS_OF_A_RANK;
-    (ranks > 1 && ranks > most).then(|| {
+    (ranks > most).then(|| {
         format!(
             "{ranks} ranks share GPU {gpu}, whose {QUEUES} queues are enough for {most}; spread them over more GPUs"
         )
